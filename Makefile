@@ -1,0 +1,30 @@
+# make setup   the environment (.venv, or VENV=an existing one)
+# make demo    the whole main job on a small corpus: train, decode, compare, score
+# make test    the tests; TESTS=tests/test_noise.py for some of them
+# make lint    ruff and mypy
+# make clean   removes caches and build outputs, never an environment or a training run
+
+VENV ?= .venv
+TESTS ?= tests
+# Two workers, each with whole test files, so that what a file prepares once is prepared once.
+PYTEST_FLAGS ?= -n 2 --dist loadfile
+BIN = $(abspath $(VENV))/bin
+
+.PHONY: setup demo test lint clean
+
+setup:
+	@scripts/setup.sh "$(VENV)"
+
+demo: setup
+	@PYTHON_BIN="$(BIN)" scripts/demo.sh
+
+test: setup
+	OMP_NUM_THREADS=1 "$(BIN)/python" -m pytest $(PYTEST_FLAGS) $(TESTS)
+
+lint: setup
+	"$(BIN)/ruff" check .
+	"$(BIN)/mypy"
+
+clean:
+	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find block_plugins scripts tests -name __pycache__ -type d -prune -exec rm -rf {} +
