@@ -1,0 +1,300 @@
+"""A fairseq decoder as a step function: tokens in, logits out, with the past kept in a static cache.
+
+``open_decoder`` gives a ``CachedDecoder`` for every Transformer decoder that it can run exactly, and a
+``RecomputingDecoder``, slower but never wrong, for all others. Both are used through ``start`` and the state's
+``step`` and ``select``.
+"""
+
+import logging
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+from fairseq.models import FairseqDecoder, FairseqEncoder
+from fairseq.models.transformer import TransformerDecoderBase
+from fairseq.modules import MultiheadAttention, SinusoidalPositionalEmbedding
+from fairseq.modules.transformer_layer import TransformerDecoderLayerBase
+from torch import Tensor, nn
+
+from block_plugins.decoding.kv_cache import KVCache
+
+logger = logging.getLogger(__name__)
+
+EncoderOut = dict[str, list[Tensor]]
+
+
+class DecoderState(Protocol):
+    """A batch of target sequences that a decoder is in the middle of."""
+
+    def step(self, tokens: Tensor, start: Tensor, longest: int) -> Tensor:
+        """Logits (or log-probabilities) ``[B, n, V]`` after each of ``tokens`` ``[B, n]``.
+
+        Row b's tokens stand at positions ``start[b] ... start[b] + n - 1`` of the decoder's input (position 0 is the
+        EOS that begins every target); whatever stood there or behind is forgotten. ``longest`` is ``max(start) + n``.
+        """
+        ...
+
+    def select(self, rows: Tensor) -> None:
+        """Keeps the rows ``[B']``, in that order."""
+        ...
+
+
+class StepDecoder(Protocol):
+    """Starts decoding a batch; ``positions`` is how many tokens the decoder's input may have."""
+
+    positions: int
+
+    def start(self, encoder_out: EncoderOut, capacity: int) -> DecoderState:
+        """A state for encoded sources, for inputs of at most ``capacity`` (no more than ``positions``) tokens."""
+        ...
+
+
+def open_decoder(encoder: FairseqEncoder, decoder: FairseqDecoder) -> StepDecoder:
+    """The fastest step function that reproduces ``decoder`` exactly."""
+    reason = why_not_cached(decoder)
+    if reason is None:
+        return CachedDecoder(decoder)
+    logger.warning("no cache for this verifier (%s): every step recomputes the whole prefix, which is slower", reason)
+    return RecomputingDecoder(encoder, decoder)
+
+
+def why_not_cached(decoder: FairseqDecoder) -> str | None:
+    """Why ``CachedDecoder`` can't run this decoder, or None where it can."""
+    if not isinstance(decoder, TransformerDecoderBase):
+        return f"{type(decoder).__name__} is not a Transformer decoder"
+    if type(decoder).extract_features_scriptable is not TransformerDecoderBase.extract_features_scriptable:
+        return f"{type(decoder).__name__} has a forward pass of its own"
+    if decoder.adaptive_softmax is not None:
+        return "adaptive softmax"
+    if decoder.cross_self_attention:
+        return "cross_self_attention"
+    if decoder.quant_noise is not None:
+        return "quantisation noise"
+    for layer in decoder.layers:
+        if not isinstance(layer, TransformerDecoderLayerBase):
+            return f"layers of type {type(layer).__name__}"
+        if layer.encoder_attn is None:
+            return "no cross-attention"
+        if layer.c_attn is not None or layer.attn_ln is not None or layer.ffn_layernorm is not None:
+            return "scaled heads or extra layer norms"
+        if layer.w_resid is not None:
+            return "scaled residuals"
+        for attention in (layer.self_attn, layer.encoder_attn):
+            if attention.bias_k is not None or attention.add_zero_attn:
+                return "attention with extra keys"
+            if not isinstance(attention.q_proj, nn.Linear):
+                return "quantised attention projections"
+    return None
+
+
+class CachedDecoder:
+    """Runs a fairseq Transformer decoder over static caches, in evaluation mode (no dropout).
+
+    The weights of the three self-attention projections are joined when the object is made: make a new one after the
+    decoder's parameters have changed.
+    """
+
+    def __init__(self, decoder: TransformerDecoderBase) -> None:
+        self.decoder = decoder
+        self.positions = decoder.max_positions()
+        self.qkv = [_joined_projection(layer.self_attn) for layer in decoder.layers]
+
+    def start(self, encoder_out: EncoderOut, capacity: int) -> "CachedState":
+        """Projects the cross-attention's keys and values once and allocates the self-attention's caches."""
+        memory = encoder_out["encoder_out"][0].transpose(0, 1)  # [B, S, encoder d]
+        padding = encoder_out["encoder_padding_mask"]
+        visible = None
+        if len(padding) > 0 and bool(padding[0].any()):
+            visible = ~padding[0][:, None, None, :]  # [B, 1, 1, S]
+        self_caches, cross_caches = [], []
+        for layer in self.decoder.layers:
+            cross = layer.encoder_attn
+            keys = _split_heads(cross.k_proj(memory), cross.num_heads).transpose(1, 2)
+            values = _split_heads(cross.v_proj(memory), cross.num_heads).transpose(1, 2)
+            cross_caches.append(KVCache(keys.contiguous(), values.contiguous()))
+            attention = layer.self_attn
+            self_caches.append(
+                # one slot more, where tokens beyond the capacity can be written without harm
+                KVCache.empty(memory.size(0), attention.num_heads, capacity + 1, attention.head_dim, like=memory)
+            )
+        return CachedState(self, self_caches, cross_caches, visible, capacity)
+
+    def embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        """Token plus position embeddings ``[B, n, d]`` of ``tokens`` at ``positions``, both ``[B, n]``."""
+        decoder = self.decoder
+        x = decoder.embed_scale * decoder.embed_tokens(tokens)
+        if decoder.project_in_dim is not None:
+            x = decoder.project_in_dim(x)
+        if decoder.embed_positions is not None:
+            # fairseq numbers positions from padding_idx + 1
+            table = _position_table(decoder.embed_positions, self.positions)
+            x = x + table[positions.clamp(max=self.positions - 1) + decoder.padding_idx + 1].to(x)
+        if decoder.layernorm_embedding is not None:
+            x = decoder.layernorm_embedding(x)
+        return x
+
+    def project(self, features: Tensor) -> Tensor:
+        """Features ``[..., d]`` to logits ``[..., V]``."""
+        decoder = self.decoder
+        if decoder.layer_norm is not None:
+            features = decoder.layer_norm(features)
+        if decoder.project_out_dim is not None:
+            features = decoder.project_out_dim(features)
+        return decoder.output_layer(features)
+
+
+class CachedState:
+    """A batch in decoding: one self- and one cross-attention cache per layer."""
+
+    def __init__(
+        self,
+        owner: CachedDecoder,
+        self_caches: list[KVCache],
+        cross_caches: list[KVCache],
+        visible: Tensor | None,
+        capacity: int,
+    ) -> None:
+        self.owner = owner
+        self.self_caches = self_caches
+        self.cross_caches = cross_caches
+        self.visible = visible
+        self.capacity = capacity
+
+    def step(self, tokens: Tensor, start: Tensor, longest: int) -> Tensor:
+        """See ``DecoderState.step``. Logits at positions beyond the capacity mean nothing."""
+        offsets = torch.arange(tokens.size(1), device=tokens.device)
+        positions = (start.unsqueeze(1) + offsets).clamp(max=self.capacity)  # [B, n]
+        longest = min(longest, self.capacity)
+        keys = torch.arange(longest, device=tokens.device)
+        causal = (keys <= positions.unsqueeze(2)).unsqueeze(1)  # [B, 1, n, longest]
+
+        x = self.owner.embed(tokens, positions)
+        for index, layer in enumerate(self.owner.decoder.layers):
+            x = self._layer(index, layer, x, positions, causal, longest)
+        return self.owner.project(x)
+
+    def _layer(
+        self,
+        index: int,
+        layer: TransformerDecoderLayerBase,
+        x: Tensor,
+        positions: Tensor,
+        causal: Tensor,
+        longest: int,
+    ) -> Tensor:
+        before = layer.normalize_before
+
+        residual = x
+        if before:
+            x = layer.self_attn_layer_norm(x)
+        weight, bias = self.owner.qkv[index]
+        heads = layer.self_attn.num_heads
+        query, key, value = (_split_heads(part, heads) for part in F.linear(x, weight, bias).chunk(3, dim=-1))
+        cache = self.self_caches[index]
+        cache.write(key, value, positions)
+        x = F.scaled_dot_product_attention(
+            query.transpose(1, 2), cache.keys[:, :, :longest], cache.values[:, :, :longest], attn_mask=causal
+        )
+        x = residual + layer.self_attn.out_proj(_join_heads(x))
+        if not before:
+            x = layer.self_attn_layer_norm(x)
+
+        residual = x
+        if before:
+            x = layer.encoder_attn_layer_norm(x)
+        cross = layer.encoder_attn
+        query = _split_heads(cross.q_proj(x), cross.num_heads).transpose(1, 2)
+        cache = self.cross_caches[index]
+        x = F.scaled_dot_product_attention(query, cache.keys, cache.values, attn_mask=self.visible)
+        x = residual + cross.out_proj(_join_heads(x))
+        if not before:
+            x = layer.encoder_attn_layer_norm(x)
+
+        residual = x
+        if before:
+            x = layer.final_layer_norm(x)
+        x = residual + layer.fc2(layer.activation_fn(layer.fc1(x)))
+        if not before:
+            x = layer.final_layer_norm(x)
+        return x
+
+    def select(self, rows: Tensor) -> None:
+        """Keeps the rows ``[B']`` of every cache."""
+        for cache in (*self.self_caches, *self.cross_caches):
+            cache.select(rows)
+        if self.visible is not None:
+            self.visible = self.visible.index_select(0, rows)
+
+
+class RecomputingDecoder:
+    """Any fairseq decoder, run anew over the whole input at each step."""
+
+    def __init__(self, encoder: FairseqEncoder, decoder: FairseqDecoder) -> None:
+        self.encoder = encoder
+        self.decoder = decoder
+        self.positions = decoder.max_positions()
+
+    def start(self, encoder_out: EncoderOut, capacity: int) -> "RecomputingState":
+        """See ``StepDecoder.start``."""
+        return RecomputingState(self, encoder_out, capacity)
+
+
+class RecomputingState:
+    """A batch in decoding: the tokens seen so far, ``[B, capacity]``."""
+
+    def __init__(self, owner: RecomputingDecoder, encoder_out: EncoderOut, capacity: int) -> None:
+        self.owner = owner
+        self.encoder_out = encoder_out
+        self.capacity = capacity
+        self.tokens: Tensor | None = None
+
+    def step(self, tokens: Tensor, start: Tensor, longest: int) -> Tensor:
+        """See ``DecoderState.step``; gives log-probabilities, the one thing that every fairseq decoder can give."""
+        if self.tokens is None:
+            # Any token but pad will do behind a row's end: a causal decoder doesn't look there.
+            self.tokens = tokens[:, :1].expand(-1, self.capacity + 1).contiguous()
+        positions = (start.unsqueeze(1) + torch.arange(tokens.size(1), device=tokens.device)).clamp(max=self.capacity)
+        self.tokens.scatter_(1, positions, tokens)
+        longest = min(longest, self.capacity)
+        net_output = self.owner.decoder(self.tokens[:, :longest], encoder_out=self.encoder_out)
+        log_probs = self.owner.decoder.get_normalized_probs(net_output, log_probs=True, sample=None)
+        wanted = positions.clamp(max=longest - 1).unsqueeze(2).expand(-1, -1, log_probs.size(2))
+        return log_probs.gather(1, wanted)
+
+    def select(self, rows: Tensor) -> None:
+        """See ``DecoderState.select``."""
+        self.encoder_out = self.owner.encoder.reorder_encoder_out(self.encoder_out, rows)
+        if self.tokens is not None:
+            self.tokens = self.tokens.index_select(0, rows)
+
+
+def _joined_projection(attention: MultiheadAttention) -> tuple[Tensor, Tensor | None]:
+    """Weight ``[3d, d]`` and bias ``[3d]`` that give query, key and value in one product."""
+    projections = (attention.q_proj, attention.k_proj, attention.v_proj)
+    weight = torch.cat([projection.weight for projection in projections]).detach()
+    if attention.q_proj.bias is None:
+        return weight, None
+    return weight, torch.cat([projection.bias for projection in projections]).detach()
+
+
+def _position_table(module: Any, size: int) -> Tensor:
+    """The rows that ``module`` adds to the embeddings, indexed by fairseq's position numbers."""
+    if isinstance(module, SinusoidalPositionalEmbedding):
+        needed = module.padding_idx + 1 + size
+        if module.weights.size(0) < needed:
+            table = SinusoidalPositionalEmbedding.get_embedding(needed, module.embedding_dim, module.padding_idx)
+            module.weights = table.to(module.weights)
+        table = module.weights
+    else:
+        table = module.weight
+    return table
+
+
+def _split_heads(x: Tensor, heads: int) -> Tensor:
+    """``[B, n, d]`` to ``[B, n, heads, head_dim]``."""
+    return x.unflatten(-1, (heads, -1))
+
+
+def _join_heads(x: Tensor) -> Tensor:
+    """``[B, heads, n, head_dim]`` to ``[B, n, d]``."""
+    return x.transpose(1, 2).flatten(2)

@@ -1,0 +1,67 @@
+"""What fairseq's search does to the scores before it picks a token, for many positions at once."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from block_plugins.decoding.settings import SearchSettings
+
+
+@dataclass
+class Constraints:
+    """The rules of one batch: no pad, EOS not before ``min_len`` and forced at ``max_len``, unk penalty, forced
+    prefixes.
+
+    ``prefix`` ``[B, P]`` holds the tokens that ``--prefix-size`` forces, padded on the right, or is None.
+    """
+
+    settings: SearchSettings
+    max_len: int
+    prefix: Tensor | None = None
+
+    def log_probs(self, logits: Tensor, start: Tensor) -> Tensor:
+        """Log-probabilities ``[B, n, V]``, at least float32, with every forbidden token at -inf.
+
+        ``logits[b, i]`` (natural scale, ``[B, n, V]``) scores the output token number ``start[b] + i``, counted from 0.
+        """
+        settings = self.settings
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        if settings.temperature != 1.0:
+            logits = logits / settings.temperature
+        scores = F.log_softmax(logits, dim=-1)
+        scores = scores.masked_fill_(scores.isnan(), -math.inf)
+        scores[..., settings.pad] = -math.inf
+        scores[..., settings.unk] -= settings.unk_penalty
+
+        step = start.unsqueeze(1) + torch.arange(logits.size(1), device=logits.device)  # [B, n]
+        at_limit = step >= self.max_len
+        not_eos = torch.ones(logits.size(2), dtype=torch.bool, device=logits.device)
+        not_eos[settings.eos] = False
+        scores = scores.masked_fill(at_limit.unsqueeze(2) & not_eos, -math.inf)
+
+        # fairseq applies the minimum length to no row while any row of the batch may still have a prefix token
+        unprefixed = torch.ones_like(at_limit)
+        if self.prefix is not None:
+            unprefixed = (step >= self.prefix.size(1)) | at_limit
+            scores = self._force_prefix(scores, step, ~unprefixed)
+        scores[..., settings.eos] = scores[..., settings.eos].masked_fill(
+            unprefixed & (step < settings.min_len), -math.inf
+        )
+        return scores
+
+    def _force_prefix(self, scores: Tensor, step: Tensor, prefixed: Tensor) -> Tensor:
+        """Leaves only the prefix token where ``prefixed`` ``[B, n]`` and the row has a token there."""
+        assert self.prefix is not None
+        wanted = self.prefix.gather(1, step.clamp(max=self.prefix.size(1) - 1))  # [B, n]
+        forced = prefixed & wanted.ne(self.settings.pad)
+        kept = scores.gather(2, wanted.unsqueeze(2))
+        only = torch.full_like(scores, -math.inf).scatter(2, wanted.unsqueeze(2), kept)
+        return torch.where(forced.unsqueeze(2), only, scores)
+
+    def select(self, rows: Tensor) -> None:
+        """Keeps the rows ``[B']``."""
+        if self.prefix is not None:
+            self.prefix = self.prefix.index_select(0, rows)

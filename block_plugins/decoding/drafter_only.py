@@ -1,0 +1,33 @@
+"""The drafter's own output, block by block, with no verifier: fast, and as good or bad as the drafter is."""
+
+from block_plugins.decoding.constraints import Constraints
+from block_plugins.decoding.drafters import DraftState
+from block_plugins.decoding.hypotheses import Hypotheses
+from block_plugins.decoding.statistics import Statistics
+
+
+def draft_all(
+    drafter: DraftState, constraints: Constraints, hypotheses: Hypotheses, block_size: int, statistics: Statistics
+) -> list[int]:
+    """Fills ``hypotheses``; returns the number of blocks of each sentence. ``max_len`` must fit the drafter's
+    positions.
+    """
+    device = hypotheses.tokens.device
+    blocks = [0] * hypotheses.open
+    while hypotheses.open:
+        length = hypotheses.length
+        rows = hypotheses.rows.tolist()
+        with statistics.phase("draft", device):
+            draft = drafter.propose(
+                hypotheses.prefix(), length, hypotheses.longest, block_size, constraints.max_len - length
+            )
+            scores, tokens = constraints.log_probs(draft.logits, length).max(-1)  # [b, k] each
+        committed, keep = hypotheses.commit(tokens, scores, length.new_full((len(rows),), block_size))
+        for row in rows:
+            blocks[row] += 1
+        statistics.iterations += len(rows)
+        statistics.tokens += int(committed.sum())
+        if keep is not None:
+            drafter.select(keep)
+            constraints.select(keep)
+    return blocks

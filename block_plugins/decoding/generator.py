@@ -1,0 +1,171 @@
+"""The generator that fairseq's command line tools call: a batch in, hypotheses out, by the strategy asked for."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from fairseq.models import FairseqEncoderDecoderModel
+from fairseq.sequence_generator import SequenceGenerator
+from torch import Tensor
+
+from block_plugins.decoding.cached_decoder import open_decoder
+from block_plugins.decoding.constraints import Constraints
+from block_plugins.decoding.drafter_only import draft_all
+from block_plugins.decoding.drafters import Drafter
+from block_plugins.decoding.hypotheses import Hypotheses, Hypothesis
+from block_plugins.decoding.left_to_right import greedy
+from block_plugins.decoding.settings import SearchSettings, SpeculationSettings
+from block_plugins.decoding.speculative import speculate
+from block_plugins.decoding.statistics import Statistics
+from block_plugins.errors import UserError
+
+Decoded = list[list[Hypothesis]]
+DecodeFunction = Callable[[Tensor, Tensor, Tensor | None, Statistics], Decoded]
+
+
+class Generator:
+    """Has the interface of fairseq's ``SequenceGenerator``; what differs between strategies is the decode function.
+
+    A sentence without a single source token gets an empty translation, whatever the strategy.
+    """
+
+    def __init__(self, decode: DecodeFunction, pad: int, eos: int) -> None:
+        self.decode = decode
+        self.pad = pad
+        self.eos = eos
+        self.symbols_to_strip_from_output = {eos}
+        self.statistics = Statistics()
+
+    @torch.no_grad()
+    def generate(
+        self,
+        models: Sequence[torch.nn.Module],
+        sample: dict[str, Any],
+        prefix_tokens: Tensor | None = None,
+        constraints: Tensor | None = None,
+    ) -> Decoded:
+        """One list of hypotheses for each sentence of ``sample``, in its order.
+
+        ``models`` is what fairseq loaded from ``--path``: the decode function holds it already.
+        """
+        begin = time.perf_counter()
+        src_tokens = sample["net_input"]["src_tokens"]
+        src_lengths = sample["net_input"]["src_lengths"]
+        filled = (src_tokens.ne(self.pad) & src_tokens.ne(self.eos)).any(1)
+        if bool(filled.all()):
+            hypotheses = self.decode(src_tokens, src_lengths, prefix_tokens, self.statistics)
+        else:
+            hypotheses = [[self._empty(src_tokens)] for _ in range(src_tokens.size(0))]
+            rows = filled.nonzero().squeeze(1)
+            if rows.numel() > 0:
+                prefix = None if prefix_tokens is None else prefix_tokens[rows]
+                decoded = self.decode(src_tokens[rows], src_lengths[rows], prefix, self.statistics)
+                for row, hypothesis in zip(rows.tolist(), decoded, strict=True):
+                    hypotheses[row] = hypothesis
+        self.statistics.sentences += src_tokens.size(0)
+        self.statistics.seconds += time.perf_counter() - begin
+        return hypotheses
+
+    def _empty(self, like: Tensor) -> Hypothesis:
+        return {
+            "tokens": like.new_tensor([self.eos]),
+            "score": torch.zeros((), device=like.device),
+            "positional_scores": torch.zeros(1, device=like.device),
+            "attention": torch.empty(0),
+            "alignment": torch.empty(0),
+            "steps": 0,
+            "history": [],
+        }
+
+
+def gad(
+    drafter: Drafter, verifier: FairseqEncoderDecoderModel, search: SearchSettings, speculation: SpeculationSettings
+) -> DecodeFunction:
+    """Block-speculative decoding: the verifier's output (beta 1), or close to it (top-beta within tau)."""
+    step_decoder = open_decoder(verifier.encoder, verifier.decoder)
+
+    def decode(src_tokens: Tensor, src_lengths: Tensor, prefix: Tensor | None, statistics: Statistics) -> Decoded:
+        max_len = _max_len(search, src_tokens, step_decoder.positions)
+        device = src_tokens.device
+        with statistics.phase("verify", device):
+            encoder_out = verifier.encoder(src_tokens, src_lengths=src_lengths)
+            state = step_decoder.start(encoder_out, max_len + 1)
+        with statistics.phase("draft", device):
+            drafting = drafter.start(src_tokens, src_lengths)
+        hypotheses = Hypotheses(src_tokens.size(0), max_len, search.eos, device, _score_type(verifier))
+        iterations, history = speculate(
+            drafting, state, Constraints(search, max_len, prefix), hypotheses, speculation, statistics
+        )
+        output = hypotheses.finish(search.length_penalty, search.normalize_scores)
+        for hypothesis, count, drafts in zip(output, iterations, history, strict=True):
+            hypothesis[0]["steps"] = count
+            hypothesis[0]["history"] = [{"tokens": tokens} for tokens in drafts]
+        return output
+
+    return decode
+
+
+def autoregressive(verifier: FairseqEncoderDecoderModel, search: SearchSettings) -> DecodeFunction:
+    """The verifier's greedy output, one token a step."""
+    step_decoder = open_decoder(verifier.encoder, verifier.decoder)
+
+    def decode(src_tokens: Tensor, src_lengths: Tensor, prefix: Tensor | None, statistics: Statistics) -> Decoded:
+        max_len = _max_len(search, src_tokens, step_decoder.positions)
+        with statistics.phase("verify", src_tokens.device):
+            encoder_out = verifier.encoder(src_tokens, src_lengths=src_lengths)
+            state = step_decoder.start(encoder_out, max_len + 1)
+        hypotheses = Hypotheses(src_tokens.size(0), max_len, search.eos, src_tokens.device, _score_type(verifier))
+        steps = greedy(state, Constraints(search, max_len, prefix), hypotheses, statistics)
+        return _with_steps(hypotheses.finish(search.length_penalty, search.normalize_scores), steps)
+
+    return decode
+
+
+def drafter_alone(
+    drafter: Drafter, model: FairseqEncoderDecoderModel, search: SearchSettings, block_size: int
+) -> DecodeFunction:
+    """The drafter's blocks as they are, not verified. ``model`` is the drafter's network."""
+
+    def decode(src_tokens: Tensor, src_lengths: Tensor, prefix: Tensor | None, statistics: Statistics) -> Decoded:
+        max_len = _max_len(search, src_tokens, model.decoder.max_positions())
+        with statistics.phase("draft", src_tokens.device):
+            drafting = drafter.start(src_tokens, src_lengths)
+        hypotheses = Hypotheses(src_tokens.size(0), max_len, search.eos, src_tokens.device, _score_type(model))
+        blocks = draft_all(drafting, Constraints(search, max_len, prefix), hypotheses, block_size, statistics)
+        return _with_steps(hypotheses.finish(search.length_penalty, search.normalize_scores), blocks)
+
+    return decode
+
+
+def fairseq_search(generator: SequenceGenerator) -> DecodeFunction:
+    """fairseq's own search, so that its speed is reported like that of the others."""
+
+    def decode(src_tokens: Tensor, src_lengths: Tensor, prefix: Tensor | None, statistics: Statistics) -> Decoded:
+        sample = {"net_input": {"src_tokens": src_tokens, "src_lengths": src_lengths}}
+        output: Decoded = generator.generate([], sample, prefix_tokens=prefix)
+        statistics.tokens += sum(hypothesis[0]["tokens"].numel() for hypothesis in output)
+        return output
+
+    return decode
+
+
+def _max_len(search: SearchSettings, src_tokens: Tensor, positions: int) -> int:
+    max_len = search.max_len(src_tokens.size(1), positions)
+    if search.min_len > max_len:
+        raise UserError(
+            f"--min-len {search.min_len} is more than the longest output allowed here, {max_len} tokens: "
+            "lower it, or raise --max-len-a or --max-len-b"
+        )
+    return max_len
+
+
+def _score_type(model: torch.nn.Module) -> torch.dtype:
+    return torch.promote_types(next(model.parameters()).dtype, torch.float32)
+
+
+def _with_steps(output: Decoded, steps: list[int]) -> Decoded:
+    for hypothesis, count in zip(output, steps, strict=True):
+        hypothesis[0]["steps"] = count
+        hypothesis[0]["history"] = []
+    return output

@@ -1,0 +1,25 @@
+"""Greedy decoding, one token a step, on the cached decoder."""
+
+from block_plugins.decoding.cached_decoder import DecoderState
+from block_plugins.decoding.constraints import Constraints
+from block_plugins.decoding.hypotheses import Hypotheses
+from block_plugins.decoding.statistics import Statistics
+
+
+def greedy(
+    verifier: DecoderState, constraints: Constraints, hypotheses: Hypotheses, statistics: Statistics
+) -> list[int]:
+    """Fills ``hypotheses`` with the verifier's best token at each step; returns each sentence's number of steps."""
+    device = hypotheses.tokens.device
+    while hypotheses.open:
+        with statistics.phase("verify", device):
+            logits = verifier.step(hypotheses.last().unsqueeze(1), hypotheses.length, hypotheses.longest + 1)
+            scores, tokens = constraints.log_probs(logits, hypotheses.length).max(-1)  # [b, 1] each
+        statistics.tokens += hypotheses.open
+        _, keep = hypotheses.commit(tokens, scores, hypotheses.length.new_ones(hypotheses.open))
+        if keep is not None:
+            verifier.select(keep)
+            constraints.select(keep)
+    steps: list[int] = hypotheses.final_length.tolist()
+    statistics.iterations += sum(steps)
+    return steps

@@ -1,0 +1,39 @@
+"""What a decode is asked to do, as frozen dataclasses."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class SearchSettings:
+    """What fairseq's search does to the verifier's scores, whatever the strategy. Lengths are in tokens without EOS.
+
+    ``max_len_a * source length + max_len_b`` bounds the output, where the source length is, as in fairseq, the width
+    of the padded batch.
+    """
+
+    pad: int
+    eos: int
+    unk: int
+    max_len_a: float = 0.0
+    max_len_b: int = 200
+    min_len: int = 1
+    unk_penalty: float = 0.0
+    temperature: float = 1.0
+    length_penalty: float = 1.0
+    normalize_scores: bool = True
+
+    def max_len(self, source_width: int, positions: int) -> int:
+        """The most tokens before EOS for a batch whose padded source has ``source_width`` columns.
+
+        ``positions`` is how many positions the scoring decoder has.
+        """
+        return min(int(self.max_len_a * source_width + self.max_len_b), positions - 1)
+
+
+@dataclass(frozen=True)
+class SpeculationSettings:
+    """How drafts are made and judged: ``block_size`` tokens at once, kept by the top-``beta`` within ``tau`` rule."""
+
+    block_size: int = 25
+    beta: int = 1
+    tau: float = 0.0

@@ -1,0 +1,209 @@
+"""From fairseq's command line options to a generator: what is honoured, what is refused, and what has to fit
+together.
+"""
+
+import dataclasses
+import json
+import logging
+import os
+import tempfile
+import weakref
+from pathlib import Path
+from typing import Any
+
+import torch
+from fairseq.dataclass.configs import GenerationConfig
+
+from block_plugins import checkpoints, dictionaries
+from block_plugins.decoding import generator
+from block_plugins.decoding.drafters import BlockDrafter
+from block_plugins.decoding.settings import SearchSettings, SpeculationSettings
+from block_plugins.decoding.statistics import Statistics
+from block_plugins.errors import UserError
+from block_plugins.models.block_nat import BlockNATModel
+
+logger = logging.getLogger(__name__)
+
+# Options of fairseq's generation group that mean the same here, or that have no bearing on a greedy search.
+_HONOURED = {
+    "_name",
+    "beam",
+    "max_len_a",
+    "max_len_b",
+    "min_len",
+    "unnormalized",
+    "no_early_stop",
+    "no_beamable_mm",
+    "lenpen",
+    "unkpen",
+    "sacrebleu",
+    "prefix_size",
+    "temperature",
+    "print_step",
+    "retain_iter_history",
+    "no_seed_provided",
+}
+_WHY_REFUSED = {
+    "nbest": "a greedy search has one hypothesis",
+    "print_alignment": "attention weights are not kept",
+    "replace_unk": "it needs an alignment, and attention weights are not kept",
+    "score_reference": "use fairseq-score, or --strategy fairseq",
+}
+
+
+def refuse_what_is_not_honoured(options: Any, strategy: str) -> None:
+    """Raises ``UserError`` naming the first generation option that ``strategy`` would have to ignore.
+
+    ``options`` is fairseq's ``generation`` group, or a namespace with some of its options.
+    """
+    if strategy == "fairseq":
+        for name in ("print_step", "retain_iter_history"):
+            if getattr(options, name, False):
+                raise UserError(f"{_flag(name)} is not possible with --strategy fairseq: its search has no iterations")
+        return
+    for option in dataclasses.fields(GenerationConfig):
+        if option.name in _HONOURED:
+            continue
+        value = getattr(options, option.name, option.default)
+        if value != option.default:
+            why = _WHY_REFUSED.get(option.name, "leave it out, or use --strategy fairseq")
+            raise UserError(f"{_flag(option.name)} is not possible with --strategy {strategy}: {why}")
+
+
+def check_numbers(cfg: Any) -> None:
+    """Raises ``UserError`` for values of the task's decoding options that mean nothing."""
+    if cfg.beta < 1:
+        raise UserError(f"--beta must be at least 1, not {cfg.beta}")
+    if not cfg.tau >= 0:
+        raise UserError(f"--tau must not be negative, but is {cfg.tau}")
+    if cfg.strategy == "gad" and not cfg.AR_path:
+        raise UserError("--strategy gad needs a verifier: give its checkpoint with --AR-path (--path is the drafter)")
+    if cfg.strategy != "gad" and cfg.AR_path:
+        raise UserError(
+            f"--AR-path is for --strategy gad only: with --strategy {cfg.strategy} give one model, as --path"
+        )
+    if cfg.stats_path is not None and not Path(cfg.stats_path).absolute().parent.is_dir():
+        raise UserError(f"--stats-path: there is no folder {Path(cfg.stats_path).absolute().parent}")
+
+
+def check_checkpoints(cfg: Any, path: str, source: Any, target: Any) -> tuple[float, float]:
+    """Looks into the checkpoints before fairseq loads them; raises ``UserError`` if they can't do what is asked.
+
+    ``path`` is the value of ``--path``; ``source`` and ``target`` are the data's dictionaries. Returns the positions
+    of the verifier that ``--AR-path`` names, source and target, or infinity where there is none.
+    """
+    paths = path.split(os.pathsep)
+    if cfg.strategy != "fairseq" and len(paths) > 1:
+        raise UserError(f"--path: --strategy {cfg.strategy} takes one checkpoint, not an ensemble of {len(paths)}")
+    wants_drafter = cfg.strategy in ("gad", "drafter")
+    for one in paths:
+        state = checkpoints.read(one, "--path")
+        if wants_drafter and not checkpoints.is_drafter(state):
+            swapped = "; are --path and --AR-path swapped?" if cfg.AR_path else ""
+            raise UserError(
+                f"--path: {one} is a verifier (--arch {checkpoints.architecture(state)}), but --strategy "
+                f"{cfg.strategy} needs a block drafter there{swapped}"
+            )
+        if not wants_drafter and checkpoints.is_drafter(state):
+            raise UserError(
+                f"--path: {one} is a block drafter, but --strategy {cfg.strategy} needs an autoregressive model there"
+            )
+        _check_dictionaries(state, one, "--path", source, target)
+    if not cfg.AR_path:
+        return float("inf"), float("inf")
+    state = checkpoints.read(cfg.AR_path, "--AR-path")
+    if checkpoints.is_drafter(state):
+        raise UserError(f"--AR-path: {cfg.AR_path} is a block drafter, but the verifier has to be autoregressive")
+    _check_dictionaries(state, cfg.AR_path, "--AR-path", source, target)
+    return (
+        checkpoints.model_option(state, "max_source_positions") or float("inf"),
+        checkpoints.model_option(state, "max_target_positions") or float("inf"),
+    )
+
+
+def _check_dictionaries(state: dict[str, Any], path: str, option: str, source: Any, target: Any) -> None:
+    saved = (state.get("task_state") or {}).get("dictionaries", {})
+    for side, dictionary in (("source", source), ("target", target)):
+        if side not in saved:
+            continue
+        difference = dictionaries.first_difference(saved[side], dictionaries.symbols(dictionary))
+        if difference is not None:
+            raise UserError(
+                f"{option}: {path} was trained with another {side} dictionary: {difference} (first: the checkpoint's, "
+                "second: the data's); give the data directory of that checkpoint"
+            )
+    checkpoints.check_vocabulary(state, path, option, len(source), len(target))
+
+
+def build_generator(task: Any, models: list[Any], options: Any, fairseq_generator: Any = None) -> generator.Generator:
+    """The generator for ``task.cfg.strategy``.
+
+    ``models`` is what ``--path`` names, already on its device and in its precision, which the verifier of
+    ``--AR-path`` then gets as well. ``fairseq_generator`` is fairseq's own generator, for the strategy of that name.
+    """
+    cfg = task.cfg
+    refuse_what_is_not_honoured(options, cfg.strategy)
+    search = _search_settings(task.target_dictionary, options)
+    model = models[0]
+    if cfg.strategy == "fairseq":
+        decode = generator.fairseq_search(fairseq_generator)
+    elif cfg.strategy == "AR":
+        decode = generator.autoregressive(model, search)
+    else:
+        drafter = _block_drafter(model, cfg.block_size, search)
+        if cfg.strategy == "drafter":
+            decode = generator.drafter_alone(drafter, model, search, cfg.block_size)
+        else:
+            verifier = checkpoints.load_model(cfg.AR_path, "--AR-path", task)
+            parameter = next(model.parameters())
+            verifier.to(device=parameter.device, dtype=parameter.dtype)
+            speculation = SpeculationSettings(cfg.block_size, cfg.beta, cfg.tau)
+            decode = generator.gad(drafter, verifier, search, speculation)
+    return generator.Generator(decode, search.pad, search.eos)
+
+
+def report_at_end(owner: generator.Generator, strategy: str, stats_path: str | None) -> None:
+    """Logs the statistics, and writes them to ``stats_path``, as soon as ``owner`` is no longer needed.
+
+    fairseq's tools don't tell a generator that they are done, but they let go of it; an interrupted run still reports.
+    """
+    weakref.finalize(owner, _report, owner.statistics, strategy, stats_path)
+
+
+def _report(statistics: Statistics, strategy: str, stats_path: str | None) -> None:
+    logger.info("%s: %s", strategy, statistics)
+    if stats_path is None:
+        return
+    folder = Path(stats_path).absolute().parent
+    with tempfile.NamedTemporaryFile("w", dir=folder, prefix=".stats", delete=False, encoding="utf-8") as file:
+        json.dump({"strategy": strategy, **statistics.as_dict()}, file, indent=2)
+        file.write("\n")
+    os.replace(file.name, stats_path)
+
+
+def _search_settings(dictionary: Any, options: Any) -> SearchSettings:
+    return SearchSettings(
+        pad=dictionary.pad(),
+        eos=dictionary.eos(),
+        unk=dictionary.unk(),
+        max_len_a=getattr(options, "max_len_a", 0),
+        max_len_b=getattr(options, "max_len_b", 200),
+        min_len=getattr(options, "min_len", 1),
+        unk_penalty=getattr(options, "unkpen", 0),
+        temperature=getattr(options, "temperature", 1.0),
+        length_penalty=getattr(options, "lenpen", 1),
+        normalize_scores=not getattr(options, "unnormalized", False),
+    )
+
+
+def _block_drafter(model: torch.nn.Module, block_size: int, search: SearchSettings) -> BlockDrafter:
+    if not isinstance(model, BlockNATModel):
+        raise UserError("--path: the drafter has to be a block model (--arch block)")
+    positions = model.decoder.max_positions()
+    if block_size > positions:
+        raise UserError(f"--block-size {block_size} is beyond the drafter's {positions} positions: lower it")
+    return BlockDrafter(model, search.pad, search.unk, search.eos)
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")

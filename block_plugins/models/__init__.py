@@ -1,0 +1,3 @@
+"""Model architectures; importing this package registers them with fairseq."""
+
+from block_plugins.models import block_nat as block_nat

@@ -1,0 +1,321 @@
+"""The block drafter: a non-autoregressive Transformer that fills a block of masked positions after a prefix.
+
+The decoder's input is the prefix followed by ``unk`` at every position to be filled, without a token before the first
+target
+word: target word ``i`` sits at position ``i``. The network has the parameter names of the published models, so that
+their checkpoints load.
+"""
+
+from argparse import Namespace
+from dataclasses import dataclass, field, fields, make_dataclass
+from typing import Any, NamedTuple, Optional
+
+import torch
+from fairseq.dataclass import FairseqDataclass
+from fairseq.models import register_model, register_model_architecture
+from fairseq.models.transformer import (
+    TransformerConfig,
+    TransformerDecoderBase,
+    TransformerEncoderBase,
+    TransformerModelBase,
+)
+from fairseq.modules import MultiheadAttention, transformer_layer
+from fairseq.modules.checkpoint_activations import checkpoint_wrapper
+from fairseq.modules.transformer_sentence_encoder import init_bert_params
+from torch import Tensor, nn
+from torch.nn import functional
+
+from block_plugins.errors import UserError
+from block_plugins.glancing import glance
+
+HEAD_WIDTH = 64
+"""Width of an attention head where ``--encoder-attention-heads`` or ``--decoder-attention-heads`` is not given."""
+
+_DEFAULTS = {
+    "activation_fn": "gelu",
+    "encoder_learned_pos": True,
+    "decoder_learned_pos": True,
+}
+_DERIVED_DEFAULTS = {
+    "encoder_ffn_embed_dim": "4 times the embedding dimension",
+    "encoder_attention_heads": f"one for every {HEAD_WIDTH} dimensions",
+    "decoder_embed_dim": "the encoder's",
+    "decoder_ffn_embed_dim": "the encoder's",
+    "decoder_attention_heads": f"one for every {HEAD_WIDTH} dimensions",
+    "decoder_input_dim": "the decoder's embedding dimension",
+    "decoder_output_dim": "the decoder's embedding dimension",
+}
+
+
+def _flat_fields(config: type, prefix: str = "") -> list[tuple[str, Any, Any]]:
+    """The fields of fairseq's nested Transformer configuration under their flat names (``encoder.layers`` ->
+    ``encoder_layers``).
+
+    fairseq's command line keeps options in one flat namespace and does not fill nested dataclasses from it.
+    """
+    flat: list[tuple[str, Any, Any]] = []
+    for item in fields(config):
+        name = prefix + item.name
+        if item.name == "_name":
+            continue
+        if isinstance(item.type, type) and issubclass(item.type, FairseqDataclass):
+            flat += _flat_fields(item.type, name + "_")
+        elif name in _DERIVED_DEFAULTS:
+            text = f"{item.metadata.get('help', name.replace('_', ' '))} (default: {_DERIVED_DEFAULTS[name]})"
+            kind = Optional[int]  # noqa: UP045 - fairseq doesn't read "int | None"
+            flat.append((name, kind, field(default=None, metadata={**item.metadata, "help": text})))
+        else:
+            default = _DEFAULTS.get(name, item.default)
+            flat.append((name, item.type, field(default=default, metadata=item.metadata)))
+    return flat
+
+
+_TransformerOptions: Any = make_dataclass(
+    "TransformerOptions", _flat_fields(TransformerConfig), bases=(FairseqDataclass,)
+)
+
+
+@dataclass
+class BlockNATConfig(_TransformerOptions):
+    """All options of fairseq's Transformer under flat names, plus those of the block model."""
+
+    src_embedding_copy: bool = field(
+        default=False, metadata={"help": "feed masked positions with an attention mix of the source embeddings"}
+    )
+    apply_bert_init: bool = field(
+        default=False, metadata={"help": "initialise all linear and embedding weights from N(0, 0.02)"}
+    )
+
+
+def _complete(options: Any) -> Namespace:
+    """`options` (a namespace, a configuration node or a ``BlockNATConfig``) with all that was left open filled in."""
+    known = {item.name: item.default for item in fields(BlockNATConfig)}
+    found = Namespace(**{name: getattr(options, name, default) for name, default in known.items()})
+    if found.decoder_embed_dim is None:
+        found.decoder_embed_dim = found.encoder_embed_dim
+    if found.encoder_ffn_embed_dim is None:
+        found.encoder_ffn_embed_dim = 4 * found.encoder_embed_dim
+    if found.decoder_ffn_embed_dim is None:
+        found.decoder_ffn_embed_dim = found.encoder_ffn_embed_dim
+    for side in ("encoder", "decoder"):
+        if getattr(found, f"{side}_attention_heads") is None:
+            setattr(found, f"{side}_attention_heads", max(1, getattr(found, f"{side}_embed_dim") // HEAD_WIDTH))
+    for name in ("decoder_input_dim", "decoder_output_dim"):
+        if getattr(found, name) is None:
+            setattr(found, name, found.decoder_embed_dim)
+    return found
+
+
+def _refuse_what_cannot_be_built(options: Namespace) -> None:
+    """Raises ``UserError`` for Transformer options that have no meaning for the block model."""
+    if options.adaptive_softmax_cutoff is not None:
+        raise UserError("--adaptive-softmax-cutoff: the block model has a full softmax; leave the option out")
+    if options.no_token_positional_embeddings:
+        raise UserError("--no-token-positional-embeddings: masked positions differ by position only; leave it out")
+    if options.src_embedding_copy and options.encoder_embed_dim != options.decoder_embed_dim:
+        raise UserError(
+            "--src-embedding-copy mixes source embeddings into the decoder's input: --encoder-embed-dim "
+            f"({options.encoder_embed_dim}) and --decoder-embed-dim ({options.decoder_embed_dim}) must be equal"
+        )
+    for side in ("encoder", "decoder"):
+        width, heads = getattr(options, f"{side}_embed_dim"), getattr(options, f"{side}_attention_heads")
+        if heads < 1 or width % heads:
+            raise UserError(f"--{side}-attention-heads: {width} dimensions can't be divided among {heads} heads")
+
+
+class BlockLoss(NamedTuple):
+    """What a training criterion needs of one forward pass; N positions of the batch are scored."""
+
+    logits: Tensor  # [N, V]
+    target: Tensor  # [N]
+    correct: Tensor  # [] masked positions that the glancing pass got right
+    glanced: Tensor  # [] masked positions that the glancing pass looked at
+
+
+class BlockEncoder(TransformerEncoderBase):
+    """fairseq's Transformer encoder that also hands out what the decoder's copy attention looks at."""
+
+    def forward(
+        self,
+        src_tokens: Tensor,
+        src_lengths: Tensor | None = None,
+        return_all_hiddens: bool = False,
+        token_embeddings: Tensor | None = None,
+    ) -> dict[str, list[Tensor]]:
+        """fairseq's encoder output for ``src_tokens [B, S]``, and ``copy_keys``: embedding + position ``[B, S, d]``."""
+        encoder_out = super().forward(src_tokens, src_lengths, return_all_hiddens, token_embeddings)
+        encoder_out["copy_keys"] = [encoder_out["encoder_embedding"][0] + self.embed_positions(src_tokens)]
+        return encoder_out
+
+    def reorder_encoder_out(self, encoder_out: dict[str, list[Tensor]], new_order: Tensor) -> dict[str, list[Tensor]]:
+        """The rows ``new_order [B']`` of an encoder output, all entries that the decoder reads included."""
+        reordered = super().reorder_encoder_out(encoder_out, new_order)
+        reordered["copy_keys"] = [keys.index_select(0, new_order) for keys in encoder_out["copy_keys"]]
+        return reordered
+
+
+class FusedCrossAttention(MultiheadAttention):
+    """Encoder-decoder attention that always takes torch's fused kernel.
+
+    Outside incremental decoding fairseq's decoder layer asks for attention weights and static keys; nobody reads the
+    weights, and both rule the fused kernel out.
+    """
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Tensor, **unread: Any) -> Any:
+        """``query [T, B, d]``, ``key`` and ``value [S, B, d]``, ``key_padding_mask [B, S]`` -> ``[T, B, d]``, None."""
+        return super().forward(query, key, value, key_padding_mask=key_padding_mask, need_weights=False)
+
+
+class BlockDecoderLayer(transformer_layer.TransformerDecoderLayerBase):
+    """fairseq's decoder layer with the fused cross attention."""
+
+    def build_encoder_attention(self, embed_dim: int, cfg: Any) -> FusedCrossAttention:
+        return FusedCrossAttention(
+            embed_dim,
+            cfg.decoder.attention_heads,
+            kdim=cfg.encoder.embed_dim,
+            vdim=cfg.encoder.embed_dim,
+            dropout=cfg.attention_dropout,
+            encoder_decoder_attention=True,
+            q_noise=self.quant_noise,
+            qn_block_size=self.quant_noise_block_size,
+        )
+
+
+class BlockDecoder(TransformerDecoderBase):
+    """Full self-attention over prefix and block; positions are added again before every layer."""
+
+    def __init__(self, cfg: Any, dictionary: Any, embed_tokens: nn.Embedding, no_encoder_attn: bool = False) -> None:
+        super().__init__(cfg, dictionary, embed_tokens, no_encoder_attn)
+        self.unk = dictionary.unk()
+        width = cfg.decoder.embed_dim
+        self.copy_attn: nn.Linear | None = nn.Linear(width, width, bias=False) if cfg.src_embedding_copy else None
+
+    def build_decoder_layer(self, cfg: Any, no_encoder_attn: bool = False) -> nn.Module:
+        layer = BlockDecoderLayer(cfg, no_encoder_attn)
+        if cfg.checkpoint_activations:
+            return checkpoint_wrapper(layer, offload_to_cpu=cfg.offload_activations)
+        return layer
+
+    def forward(
+        self, prev_output_tokens: Tensor, encoder_out: dict[str, list[Tensor]], features_only: bool = False
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """Logits ``[B, T, V]`` (features ``[B, T, d]`` with `features_only`) for ``prev_output_tokens [B, T]``."""
+        features, extra = self.extract_features(prev_output_tokens, encoder_out)
+        return (features if features_only else self.output_layer(features)), extra
+
+    def extract_features(
+        self, prev_output_tokens: Tensor, encoder_out: dict[str, list[Tensor]]
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """Features ``[B, T, d]`` for ``prev_output_tokens [B, T]``: unk is a masked position, pad is right padding."""
+        padding = prev_output_tokens.eq(self.padding_idx)
+        positions = self.embed_positions(prev_output_tokens)
+        x = self.embed_tokens(prev_output_tokens)
+        if self.copy_attn is not None:
+            masked = prev_output_tokens.eq(self.unk)
+            mix = self._source_mix(self.copy_attn(positions), encoder_out)
+            x = torch.where(masked.unsqueeze(-1), mix.to(x.dtype), x)
+        if self.quant_noise is not None:
+            x = self.quant_noise(x)
+        if self.layernorm_embedding is not None:
+            x = self.layernorm_embedding(x)
+
+        x, positions = x.transpose(0, 1), positions.transpose(0, 1)  # [T, B, d]
+        for layer in self.layers:
+            x = self.dropout_module(x + positions)
+            x, _, _ = layer(
+                x,
+                encoder_out["encoder_out"][0],
+                encoder_out["encoder_padding_mask"][0],
+                self_attn_padding_mask=padding,
+            )
+        if self.layer_norm is not None:
+            x = self.layer_norm(x)
+        x = x.transpose(0, 1)
+        if self.project_out_dim is not None:
+            x = self.project_out_dim(x)
+        return x, {}
+
+    @staticmethod
+    def _source_mix(queries: Tensor, encoder_out: dict[str, list[Tensor]]) -> Tensor:
+        """For ``queries [B, T, d]`` mixes of source embeddings, softmax(query . key) . embedding: ``[B, T, d]``."""
+        keep = encoder_out["encoder_padding_mask"][0].logical_not().unsqueeze(1)  # [B, 1, S]
+        return functional.scaled_dot_product_attention(
+            queries,
+            encoder_out["copy_keys"][0],
+            encoder_out["encoder_embedding"][0],
+            attn_mask=keep,
+            scale=1.0,
+        )
+
+
+@register_model("block", dataclass=BlockNATConfig)
+class BlockNATModel(TransformerModelBase):
+    """The block drafter as a fairseq model."""
+
+    @classmethod
+    def add_args(cls, parser: Any) -> None:
+        """Adds the flags, without defaults: those not given are filled in by :func:`_complete`."""
+        from fairseq.dataclass.utils import gen_parser_from_dataclass
+
+        # Learned positions are the default, and yet the flags of published commands must go on meaning "learned".
+        flags = BlockNATConfig(encoder_learned_pos=False, decoder_learned_pos=False)
+        gen_parser_from_dataclass(parser, flags, delete_default=True)
+
+    @classmethod
+    def build_model(cls, cfg: Any, task: Any) -> "BlockNATModel":
+        """Builds the model from a configuration node, or from the namespace of a checkpoint of the authors' fairseq."""
+        options = _complete(cfg)
+        _refuse_what_cannot_be_built(options)
+        options.no_scale_embedding = True  # the published network never scales, whatever its configuration says
+        try:
+            return super().build_model(TransformerConfig.from_namespace(options), task)
+        except ValueError as error:  # options that contradict each other
+            raise UserError(str(error)) from error
+
+    @classmethod
+    def build_encoder(cls, cfg: Any, src_dict: Any, embed_tokens: nn.Embedding) -> BlockEncoder:
+        encoder = BlockEncoder(cfg, src_dict, embed_tokens)
+        return encoder.apply(init_bert_params) if cfg.apply_bert_init else encoder
+
+    @classmethod
+    def build_decoder(cls, cfg: Any, tgt_dict: Any, embed_tokens: nn.Embedding) -> BlockDecoder:
+        decoder = BlockDecoder(cfg, tgt_dict, embed_tokens, no_encoder_attn=cfg.no_cross_attention)
+        return decoder.apply(init_bert_params) if cfg.apply_bert_init else decoder
+
+    def forward(
+        self,
+        src_tokens: Tensor,
+        src_lengths: Tensor,
+        prev_output_tokens: Tensor,
+        target: Tensor | None = None,
+        context_p: float | None = None,
+    ) -> Any:
+        """Without `target`: logits ``[B, T, V]`` and an empty dictionary, as any fairseq encoder-decoder model
+        returns them.
+
+        With ``target [B, T]`` (pad where nothing is to be predicted): a :class:`BlockLoss` with the logits of the
+        scored positions only. In training, `context_p` turns glancing on.
+        """
+        encoder_out = self.encoder(src_tokens, src_lengths=src_lengths)
+        if target is None:
+            return self.decoder(prev_output_tokens, encoder_out)
+
+        scored = target.ne(self.decoder.padding_idx)
+        correct = glanced = scored.new_zeros((), dtype=torch.long)
+        if self.training and context_p is not None:
+            result = glance(self.decoder, prev_output_tokens, target, scored, encoder_out, context_p)
+            prev_output_tokens, scored = result.prev_output_tokens, result.masked
+            correct, glanced = result.correct, result.glanced
+        features, _ = self.decoder.extract_features(prev_output_tokens, encoder_out)
+        return BlockLoss(self.decoder.output_layer(features[scored]), target[scored], correct, glanced)
+
+
+@register_model_architecture("block", "block_base")
+def block_base(args: Any) -> None:
+    """6 + 6 layers of 512 dimensions: what options that are not given default to, so there is nothing to set."""
+
+
+@register_model_architecture("block", "block_6e6d512")
+def block_6e6d512(args: Any) -> None:
+    """The same network under the name that the published commands use."""

@@ -1,0 +1,3 @@
+"""Tasks; importing this package registers them with fairseq."""
+
+from block_plugins.tasks import translation_lev_modified as translation_lev_modified

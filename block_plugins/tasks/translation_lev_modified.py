@@ -1,0 +1,347 @@
+"""Translation with a corrupted decoder input: trains block drafters and, with ``--noise no_noise``, ordinary verifiers.
+
+The task also holds the options of speculative decoding, so that fairseq's own command line tools can be told about
+them.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Optional
+
+import torch
+from fairseq import utils
+from fairseq.data import data_utils
+from fairseq.dataclass import ChoiceEnum
+from fairseq.sequence_generator import SequenceGenerator
+from fairseq.tasks import register_task
+from fairseq.tasks.translation import TranslationConfig, TranslationTask
+from omegaconf import OmegaConf
+
+from block_plugins import autocast, dictionaries, generation, noise
+from block_plugins.criterions.fused_label_smoothing import LabelSmoothedCrossEntropyCriterion
+from block_plugins.errors import UserError
+from block_plugins.models.block_nat import BlockNATModel
+
+logger = logging.getLogger(__name__)
+
+MASKING_NOISES = ("block_mask", "full_mask", "random_mask")
+VALIDATION_SEED = 1
+"""Validation draws its noise from this seed plus the number of the batch's first sentence."""
+
+NOISE_CHOICES = ChoiceEnum([*MASKING_NOISES, "random_delete", "no_noise"])
+STRATEGY_CHOICES = ChoiceEnum(["fairseq", "AR", "gad", "drafter"])
+AUTOCAST_CHOICES = ChoiceEnum(list(autocast.CHOICES))
+
+
+@dataclass
+class TranslationLevModifiedConfig(TranslationConfig):
+    """fairseq's translation options, plus noise and curriculum for training and the options of speculative decoding."""
+
+    noise: NOISE_CHOICES = field(  # type: ignore[valid-type]
+        default="random_delete",
+        metadata={
+            "help": "how the decoder's input is corrupted: block_mask for a block drafter, no_noise for an "
+            "autoregressive verifier (random_delete masks nothing, so a drafter only learns to copy)"
+        },
+    )
+    start_p: float = field(
+        default=0.5, metadata={"help": "share of the wrong predictions that glancing reveals, at the first update"}
+    )
+    minus_p: float = field(default=0.2, metadata={"help": "by how much that share falls over --total-up updates"})
+    total_up: int = field(default=300000, metadata={"help": "updates over which the glancing share falls linearly"})
+    block_size: int = field(default=25, metadata={"help": "target tokens that the drafter proposes at once"})
+    cpu_autocast: AUTOCAST_CHOICES = field(  # type: ignore[valid-type]
+        default="none", metadata={"help": "train and validate on the CPU with matrix products in this precision"}
+    )
+    strategy: STRATEGY_CHOICES = field(  # type: ignore[valid-type]
+        default="fairseq",
+        metadata={
+            "help": "how to decode: fairseq's own search, AR (greedy, cached), gad (draft and verify), "
+            "drafter (the drafter's text unverified)"
+        },
+    )
+    AR_path: Optional[str] = field(  # noqa: UP045 - fairseq doesn't read "str | None"
+        default=None, metadata={"help": "checkpoint of the autoregressive verifier"}
+    )
+    beta: int = field(
+        default=1, metadata={"help": "a draft token may be kept if it is among the verifier's BETA best; 1 is lossless"}
+    )
+    tau: float = field(
+        default=0.0, metadata={"help": "a draft token may be kept if its score is within TAU of the verifier's best"}
+    )
+    stats_path: Optional[str] = field(  # noqa: UP045
+        default=None, metadata={"help": "write the statistics of decoding to this file as JSON"}
+    )
+
+
+def _unwrapped(model: Any) -> Any:
+    """The model itself, out of fairseq's wrapper for distributed training."""
+    return getattr(model, "module", model)
+
+
+def _checked_data_directories(data: str | None) -> list[str]:
+    """The directories of fairseq's positional argument; raises ``UserError`` if one isn't there."""
+    if not data:
+        raise UserError("no data directory: give the directory that fairseq-preprocess wrote as first argument")
+    paths = utils.split_paths(data)
+    for path in paths:
+        if not Path(path).is_dir():
+            raise UserError(f"data directory {path} does not exist: give the directory that fairseq-preprocess wrote")
+    return list(paths)
+
+
+def _check_dictionaries(folder: str, source_lang: str, target_lang: str) -> None:
+    """Raises ``UserError`` if one or both of the dictionary files are missing."""
+    missing = [name for name in (source_lang, target_lang) if not (Path(folder) / f"dict.{name}.txt").is_file()]
+    if len(missing) == 2:
+        raise UserError(
+            f"data directory {folder} has no dictionaries (dict.{source_lang}.txt, dict.{target_lang}.txt): copy them "
+            "there, or give the directory that fairseq-preprocess wrote, and its languages with -s and -t"
+        )
+    if missing:
+        raise UserError(
+            f"data directory {folder} is monolingual: it has no dict.{missing[0]}.txt; "
+            "run fairseq-preprocess on both languages"
+        )
+
+
+@register_task("translation_lev_modified", dataclass=TranslationLevModifiedConfig)
+class TranslationLevModifiedTask(TranslationTask):
+    """Trains block drafters and verifiers, and decodes with one, the other or both."""
+
+    cfg: TranslationLevModifiedConfig
+
+    def __init__(self, cfg: Any, src_dict: Any, tgt_dict: Any) -> None:
+        super().__init__(cfg, src_dict, tgt_dict)
+        self.trains = False
+        self.generates = False
+        self.verifier_positions = (float("inf"), float("inf"))
+        self.lines_read = 0  # of all earlier buffers of fairseq-interactive
+        self.first_line = 0
+
+    @classmethod
+    def setup_task(cls, cfg: Any, **kwargs: Any) -> "TranslationLevModifiedTask":
+        """Loads the dictionaries; raises ``UserError`` for options and data directories that can't work."""
+        if cfg.block_size < 1:
+            raise UserError(f"--block-size must be at least 1, not {cfg.block_size}")
+        if not 0.0 <= cfg.minus_p <= cfg.start_p <= 1.0:
+            raise UserError(
+                f"--start-p {cfg.start_p} --minus-p {cfg.minus_p}: the glancing share must stay between 0 and 1, "
+                "so 0 <= minus-p <= start-p <= 1"
+            )
+        if cfg.total_up < 1:
+            raise UserError(f"--total-up must be at least 1, not {cfg.total_up}")
+        paths = _checked_data_directories(cfg.data)
+        if cfg.source_lang is None or cfg.target_lang is None:
+            cfg.source_lang, cfg.target_lang = data_utils.infer_language_pair(paths[0])
+        if cfg.source_lang is None or cfg.target_lang is None:
+            raise UserError(
+                f"can't tell the languages from the file names in {paths[0]}: give --source-lang and --target-lang"
+            )
+        _check_dictionaries(paths[0], cfg.source_lang, cfg.target_lang)
+        generation.check_numbers(cfg)
+        task: TranslationLevModifiedTask = super().setup_task(cfg)
+        # The whole configuration, where a command line tool set the task up: what can't work is told before anything
+        # is loaded.
+        everything = cfg._get_parent() if OmegaConf.is_config(cfg) else None
+        if everything is not None:
+            task._check_everything(everything)
+        return task
+
+    def _check_everything(self, everything: Any) -> None:
+        """Raises ``UserError`` for options and checkpoints that don't fit together, as far as the task can see them."""
+        common = everything.get("common")
+        if common is not None and common.fp16 and (common.cpu or not torch.cuda.is_available()):
+            raise UserError("--fp16 needs a GPU: leave it out on the CPU (to train faster there: --cpu-autocast bf16)")
+        if everything.get("dataset") is not None and everything.dataset.required_batch_size_multiple > 1:
+            # fairseq leaves out a last batch whose size is no multiple of this: lines of output would be missing
+            everything.dataset.required_batch_size_multiple = 1
+        path = everything.common_eval.path if everything.get("common_eval") is not None else None
+        if path is None:
+            return
+        self.generates = True
+        generation.refuse_what_is_not_honoured(everything.generation, self.cfg.strategy)
+        self.verifier_positions = generation.check_checkpoints(self.cfg, path, self.src_dict, self.tgt_dict)
+
+    def max_positions(self) -> tuple[float, float]:
+        """Source and target tokens that the data may have: no more than the verifier of ``--AR-path`` can read."""
+        source, target = super().max_positions()
+        return min(source, self.verifier_positions[0]), min(target, self.verifier_positions[1])
+
+    def build_dataset_for_inference(self, src_tokens: Any, src_lengths: Any, constraints: Any = None) -> Any:
+        """The dataset of one buffer of input lines, whose number in the whole input is remembered for messages."""
+        self.first_line = self.lines_read
+        self.lines_read += len(src_tokens)
+        return super().build_dataset_for_inference(src_tokens, src_lengths, constraints=constraints)
+
+    def filter_indices_by_size(
+        self, indices: Any, dataset: Any, max_positions: Any = None, ignore_invalid_inputs: bool = False
+    ) -> Any:
+        """fairseq's filter; raises ``UserError`` naming the first line that is too long, unless such are to be
+        skipped.
+        """
+        if not ignore_invalid_inputs:
+            _, ignored = dataset.filter_indices_by_size(indices, max_positions)
+            if len(ignored) > 0:
+                first = int(min(ignored))
+                source, target = (int(length) for length in dataset.size(first))
+                lengths = f"{source} tokens" if target == 0 else f"{source} source and {target} target tokens"
+                raise UserError(
+                    f"line {self.first_line + first + 1} is too long: {lengths} (at most {max_positions[0]} and "
+                    f"{max_positions[1]} fit); shorten it, or give --skip-invalid-size-inputs-valid-test"
+                )
+        return super().filter_indices_by_size(indices, dataset, max_positions, ignore_invalid_inputs)
+
+    def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
+        model = super().build_model(cfg, from_checkpoint)
+        if self.cfg.cpu_autocast != "none":
+            autocast.make_dropout_frugal(model)
+        if isinstance(model, BlockNATModel) and not from_checkpoint:
+            if self.cfg.block_size > model.decoder.max_positions():
+                raise UserError(
+                    f"--block-size {self.cfg.block_size} is beyond the drafter's {model.decoder.max_positions()} "
+                    "positions (--max-target-positions)"
+                )
+            if self.cfg.noise not in MASKING_NOISES:
+                logger.warning(
+                    f"--noise {self.cfg.noise} masks nothing, so the drafter only learns to copy its input; "
+                    "use --noise block_mask"
+                )
+        return model
+
+    def build_criterion(self, cfg: Any, from_checkpoint: bool = False) -> Any:
+        self.trains = True  # decoding has no criterion
+        if self.cfg.noise != "no_noise" and self.cfg.left_pad_target:
+            raise UserError("--left-pad-target: noise is put on targets that are padded on the right; leave it out")
+        if cfg._name == "label_smoothed_cross_entropy":
+            return LabelSmoothedCrossEntropyCriterion.build_criterion(cfg, self)
+        return super().build_criterion(cfg, from_checkpoint)
+
+    def build_generator(
+        self,
+        models: list[Any],
+        args: Any,
+        seq_gen_cls: Any = None,
+        extra_gen_cls_kwargs: dict[str, Any] | None = None,
+        prefix_allowed_tokens_fn: Any = None,
+    ) -> Any:
+        """fairseq's generator for ``--strategy fairseq``, otherwise this plugin's."""
+        if self.cfg.eval_bleu and isinstance(models[0], BlockNATModel):
+            self.cfg.strategy = "drafter"  # a drafter in training is validated by its own text: there is no verifier
+        fairseq_generator = None
+        if self.cfg.strategy == "fairseq":
+            fairseq_generator = super().build_generator(
+                models, args, seq_gen_cls, extra_gen_cls_kwargs, prefix_allowed_tokens_fn
+            )
+            if not isinstance(fairseq_generator, SequenceGenerator) or not self.generates:
+                return fairseq_generator
+        result = generation.build_generator(self, models, args, fairseq_generator)
+        if self.generates:
+            generation.report_at_end(result, str(self.cfg.strategy), self.cfg.stats_path)
+        return result
+
+    def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any) -> None:
+        """Loads a split; raises ``UserError`` if it isn't there, or has no target side to train on."""
+        try:
+            super().load_dataset(split, epoch=epoch, combine=combine, **kwargs)
+        except FileNotFoundError as error:
+            raise UserError(
+                f"{self.cfg.data} has no split {split!r} for {self.cfg.source_lang}-{self.cfg.target_lang} ({error})"
+            ) from error
+        if self.trains and self.datasets[split].tgt is None:
+            raise UserError(
+                f"{self.cfg.data} is monolingual: its split {split!r} has no {self.cfg.target_lang} side to train on; "
+                "run fairseq-preprocess on both languages"
+            )
+
+    def context_p(self, update_num: int) -> float:
+        """The glancing share at an update: falls linearly from start_p by minus_p over total_up updates."""
+        return self.cfg.start_p - self.cfg.minus_p * min(1.0, update_num / self.cfg.total_up)
+
+    def corrupted(self, sample: dict[str, Any], max_length: int, generator: torch.Generator | None) -> dict[str, Any]:
+        """A copy of fairseq's batch with the task's noise on its decoder input, and the target aligned with it.
+
+        Args:
+            sample: left as it is.
+            max_length: positions of the decoder.
+            generator: source of random numbers; None for torch's global one.
+        """
+        target, pad, unk = sample["target"], self.tgt_dict.pad(), self.tgt_dict.unk()
+        if self.cfg.noise == "no_noise":
+            return sample
+        if self.cfg.noise == "block_mask":
+            result = noise.block_mask(
+                target, self.cfg.block_size, pad=pad, unk=unk, max_length=max_length, generator=generator
+            )
+        elif self.cfg.noise == "full_mask":
+            result = noise.full_mask(target, pad=pad, unk=unk)
+        elif self.cfg.noise == "random_mask":
+            result = noise.random_mask(target, pad=pad, unk=unk, generator=generator)
+        else:
+            result = noise.random_delete(target, pad=pad, eos=self.tgt_dict.eos(), generator=generator)
+        net_input = {**sample["net_input"], "prev_output_tokens": result.prev_output_tokens}
+        return {**sample, "net_input": net_input, "target": result.target}
+
+    def train_step(
+        self,
+        sample: dict[str, Any],
+        model: Any,
+        criterion: Any,
+        optimizer: Any,
+        update_num: int,
+        ignore_grad: bool = False,
+    ) -> tuple[torch.Tensor, Any, dict[str, Any]]:
+        """fairseq's training step on a corrupted batch, under CPU autocast if asked for."""
+        scored = self._on_corrupted_batches(criterion, None, self.context_p(update_num))
+        return super().train_step(sample, model, scored, optimizer, update_num, ignore_grad)
+
+    def valid_step(
+        self, sample: dict[str, Any], model: Any, criterion: Any
+    ) -> tuple[torch.Tensor, Any, dict[str, Any]]:
+        """fairseq's validation step (with BLEU under ``--eval-bleu``), with the same noise in every validation."""
+        target = sample["target"]
+        generator = torch.Generator(device=target.device)
+        generator.manual_seed(VALIDATION_SEED + int(sample["id"][0]))
+        return super().valid_step(sample, model, self._on_corrupted_batches(criterion, generator, None))
+
+    def _on_corrupted_batches(
+        self, criterion: Any, generator: torch.Generator | None, context_p: float | None
+    ) -> Callable[[Any, dict[str, Any]], Any]:
+        """`criterion` as a function of model and clean batch; the backward pass is outside of it, without autocast."""
+
+        def scored(model: Any, sample: dict[str, Any]) -> Any:
+            network = _unwrapped(model)
+            is_drafter = isinstance(network, BlockNATModel)
+            if self.cfg.noise != "no_noise" and not is_drafter:
+                raise UserError(
+                    f"--noise {self.cfg.noise} is for block drafters; train a verifier with --noise no_noise"
+                )
+            noisy = self.corrupted(sample, network.max_decoder_positions(), generator)
+            if self.cfg.noise in MASKING_NOISES:
+                noisy = {**noisy, "context_p": context_p}
+            with autocast.cpu_autocast(self.cfg.cpu_autocast, noisy["target"].device):
+                return criterion(model, noisy)
+
+        return scored
+
+    def state_dict(self) -> dict[str, Any]:
+        """What checkpoints keep of the task: the dictionaries' symbols, so that a mix-up is noticed on loading."""
+        source = dictionaries.symbols(self.src_dict)
+        target = dictionaries.symbols(self.tgt_dict)
+        shared = source if source == target else target  # pickled once
+        return {**super().state_dict(), "dictionaries": {"source": source, "target": shared}}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Raises ``UserError`` naming the first symbol in which a checkpoint's dictionaries differ from the task's."""
+        rest = dict(state_dict)
+        saved = rest.pop("dictionaries", {})
+        for side, dictionary in (("source", self.src_dict), ("target", self.tgt_dict)):
+            difference = dictionaries.first_difference(saved.get(side, []), dictionaries.symbols(dictionary))
+            if side in saved and difference is not None:
+                raise UserError(
+                    f"the {side} dictionary in {self.cfg.data} isn't the one the checkpoint was trained with: "
+                    f"{difference} (first: checkpoint, second: data); use the data directory of that model"
+                )
+        super().load_state_dict(rest)

@@ -1,0 +1,40 @@
+"""fairseq's command line tools as a user calls them."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+PLUGIN = ["--user-dir", str(REPOSITORY / "block_plugins"), "--task", "translation_lev_modified"]
+
+
+def run(tool: str, *arguments: object, cwd: Path, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    """Runs ``fairseq-TOOL`` of this environment from ``cwd``."""
+    return subprocess.run(
+        [str(Path(sys.executable).parent / f"fairseq-{tool}"), *map(str, arguments)],
+        cwd=cwd,
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        check=False,
+    )
+
+
+def succeed(tool: str, *arguments: object, cwd: Path, stdin: str = "") -> str:
+    """The standard output of a run that has to succeed."""
+    result = run(tool, *arguments, cwd=cwd, stdin=stdin)
+    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
+    return result.stdout
+
+
+def column(output: str, letter: str) -> dict[int, list[str]]:
+    """The fields of the ``letter`` lines (S, T, H, D, P, I, E) of a tool's output, by sentence number."""
+    found: dict[int, list[str]] = {}
+    for line in output.splitlines():
+        key, *fields = line.split("\t")
+        if key.startswith(f"{letter}-") and key[2:].isdigit():
+            found[int(key[2:])] = fields
+    return found

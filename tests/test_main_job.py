@@ -1,0 +1,334 @@
+"""The main job through fairseq's own tools: preprocess, train, generate, interactive, score; and every error on the
+way.
+"""
+
+import json
+import shlex
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import fairseq_cli.generate
+import fairseq_cli.interactive
+import pytest
+import torch
+from fairseq_tools import PLUGIN, column, run, succeed
+
+from block_plugins import checkpoints
+from block_plugins.errors import UserError
+
+SOURCE = """the cat sees a dog
+a dog sees the cat
+the small bird sings in the tree
+in the tree sings a small bird
+we open the file and close the window
+close the window and open the file
+the file is in the small folder
+a folder holds the small file
+the bird and the cat see the tree
+you see the dog in the window
+the dog sleeps
+a cat sleeps in the folder"""
+TARGET = """die Katze sieht einen Hund
+ein Hund sieht die Katze
+der kleine Vogel singt im Baum
+im Baum singt ein kleiner Vogel
+wir oeffnen die Datei und schliessen das Fenster
+schliesse das Fenster und oeffne die Datei
+die Datei ist im kleinen Ordner
+ein Ordner enthaelt die kleine Datei
+der Vogel und die Katze sehen den Baum
+du siehst den Hund im Fenster
+der Hund schlaeft
+eine Katze schlaeft im Ordner"""
+SMALL = shlex.split("""
+--encoder-embed-dim 48 --encoder-ffn-embed-dim 96 --encoder-layers 1 --decoder-layers 1
+--encoder-attention-heads 2 --decoder-attention-heads 2 --max-source-positions 30 --max-target-positions 30
+--share-all-embeddings --dropout 0 --optimizer adam --lr 4e-3 --lr-scheduler fixed --max-tokens 500 --cpu --seed 1
+--log-format simple --disable-validation --no-epoch-checkpoints --clip-norm 1.0""")
+
+
+class Job:
+    """What the job has made: a data directory, a verifier, a drafter."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.data = folder / "bin"
+        self.verifier = folder / "verifier" / "checkpoint_last.pt"
+        self.drafter = folder / "drafter" / "checkpoint_last.pt"
+        self.common = [self.data, "-s", "en", "-t", "de", *PLUGIN, "--cpu"]
+
+    def gad(self, *options: object) -> list[object]:
+        return [*self.common, "--strategy", "gad", "--path", self.drafter, "--AR-path", self.verifier,
+                "--block-size", 8, *options]  # fmt: skip
+
+    def alone(self, strategy: str, *options: object) -> list[object]:
+        path = self.drafter if strategy == "drafter" else self.verifier
+        return [*self.common, "--strategy", strategy, "--path", path, "--block-size", 8, *options]
+
+
+@pytest.fixture(scope="session")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
+    """Trains both models until they know twelve sentences by heart."""
+    result = Job(tmp_path_factory.mktemp("job"))
+    for split in ("train", "valid", "test"):
+        (result.folder / f"{split}.en").write_text(SOURCE + "\n", encoding="utf-8")
+        (result.folder / f"{split}.de").write_text(TARGET + "\n", encoding="utf-8")
+    elsewhere = result.folder / "elsewhere"
+    elsewhere.mkdir()
+    prefixes = [f"--{split}pref={result.folder / split}" for split in ("train", "valid", "test")]
+    languages = ["-s", "en", "-t", "de"]
+    succeed("preprocess", *languages, "--joined-dictionary", *prefixes, "--destdir", result.data, cwd=elsewhere)
+    shared = [result.data, *languages, *PLUGIN, *SMALL, "--save-dir"]
+    succeed("train", *shared, result.verifier.parent, "--arch", "transformer", "--noise", "no_noise", "--criterion",
+            "label_smoothed_cross_entropy", "--max-update", 120, cwd=elsewhere)  # fmt: skip
+    succeed("train", *shared, result.drafter.parent, "--arch", "block", "--noise", "block_mask", "--block-size", 8,
+            "--src-embedding-copy", "--criterion", "glat_loss", "--max-update", 300, "--total-up", 300,
+            cwd=elsewhere)  # fmt: skip
+    return result
+
+
+def test_a_model_that_knows_its_text_accepts_whole_blocks(job: Job, tmp_path: Path) -> None:
+    stats = tmp_path / "stats.json"
+    greedy = column(succeed("generate", *job.alone("fairseq"), "--beam", 1, cwd=tmp_path), "H")
+    result = run("generate", *job.gad("--stats-path", stats, "--print-step", "--retain-iter-history"), cwd=tmp_path)
+    output = result.stdout
+    found = column(output, "H")
+    assert {n: fields[1] for n, fields in found.items()} == {n: fields[1] for n, fields in greedy.items()}
+    assert [found[n][1] for n in range(12)] == TARGET.splitlines()
+    for n, fields in found.items():
+        assert float(fields[0]) == pytest.approx(float(greedy[n][0]), abs=1e-4)
+    figures = json.loads(stats.read_text(encoding="utf-8"))
+    lengths = [len(line.split()) + 1 for line in TARGET.splitlines()]
+    assert figures["sentences"] == 12
+    assert figures["tokens"] == sum(lengths)
+    assert figures["accepted_per_iteration"] > 5
+    assert f"sentences 12, tokens {sum(lengths)}" in result.stderr  # the log line at the end
+    steps = column(output, "I")
+    assert sum(int(fields[0]) for fields in steps.values()) == figures["iterations"]
+    drafts = [line for line in output.splitlines() if line.startswith("E-")]
+    assert len(drafts) == figures["iterations"]
+
+
+def test_results_path_sharding_and_length_options(job: Job, tmp_path: Path) -> None:
+    whole = column(succeed("generate", *job.alone("fairseq"), "--beam", 1, "--max-len-b", 3, cwd=tmp_path), "H")
+    halves: dict[int, list[str]] = {}
+    for shard in (0, 1):
+        succeed("generate", *job.gad("--max-len-b", 3, "--batch-size", 2, "--num-shards", 2, "--shard-id", shard,
+                                     "--gen-subset", "test", "--results-path", tmp_path / str(shard)),
+                cwd=tmp_path)  # fmt: skip
+        text = (tmp_path / str(shard) / "generate-test.txt").read_text(encoding="utf-8")
+        halves |= column(text, "H")
+    assert {n: fields[1] for n, fields in halves.items()} == {n: fields[1] for n, fields in whole.items()}
+
+
+def test_interactive_keeps_order_and_empty_lines(job: Job, tmp_path: Path) -> None:
+    lines = ["the dog sleeps", "", "the cat sees a dog", "unheard words here", "a"]
+    stdin = "\n".join(lines) + "\n"
+    for strategy in (job.gad(), job.alone("AR")):
+        output = succeed("interactive", *strategy, "--buffer-size", 5, "--batch-size", 3, cwd=tmp_path, stdin=stdin)
+        found = column(output, "H")
+        assert sorted(found) == [0, 1, 2, 3, 4]
+        assert found[0][1] == "der Hund schlaeft"
+        assert found[1][1] == ""
+        assert found[2][1] == "die Katze sieht einen Hund"
+    expected = column(succeed("interactive", *job.alone("fairseq"), "--beam", 1, cwd=tmp_path, stdin=stdin), "H")
+    assert {n: fields[1] for n, fields in found.items()} == {n: fields[1] for n, fields in expected.items()}
+
+
+def test_drafter_alone_and_score(job: Job, tmp_path: Path) -> None:
+    found = column(succeed("generate", *job.alone("drafter"), cwd=tmp_path), "H")
+    (tmp_path / "hyp").write_text("".join(found[n][1] + "\n" for n in range(12)), encoding="utf-8")
+    (tmp_path / "ref").write_text(TARGET + "\n", encoding="utf-8")
+    output = succeed("score", "--sys", tmp_path / "hyp", "--ref", tmp_path / "ref", cwd=tmp_path)
+    assert float(output.split("BLEU4 = ")[1].split(",")[0]) > 50
+
+
+def test_an_interrupted_decode_keeps_its_statistics(job: Job, tmp_path: Path) -> None:
+    stats = tmp_path / "stats.json"
+    too_long = " ".join(["dog"] * 40)
+    result = run("interactive", *job.gad("--stats-path", stats), cwd=tmp_path, stdin=f"the dog sleeps\n{too_long}\n")
+    assert result.returncode == 1
+    assert column(result.stdout, "H")[0][1] == "der Hund schlaeft"
+    errors = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1
+    assert errors[0].startswith("error: line 2 is too long: 41 tokens")
+    assert "Traceback" not in result.stderr
+    assert json.loads(stats.read_text(encoding="utf-8"))["sentences"] == 1
+
+
+def test_too_long_lines_are_skipped_where_asked_for(job: Job, tmp_path: Path) -> None:
+    stdin = f"the dog sleeps\n{' '.join(['dog'] * 40)}\nthe dog sleeps\n"
+    output = succeed("interactive", *job.gad("--skip-invalid-size-inputs-valid-test"), cwd=tmp_path, stdin=stdin)
+    assert sorted(column(output, "H")) == [0, 2]
+
+
+# Errors. They are raised before or while a tool runs, so the tool can run in this process, which saves its start.
+
+
+@pytest.fixture
+def fails(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """Runs fairseq-generate (or the module given) in this process and gives the one line that it ends with."""
+
+    def check(*arguments: object, tool: Any = fairseq_cli.generate) -> str:
+        words = [str(word) for word in arguments]
+        at = words.index("--user-dir")  # the plugin is there already
+        monkeypatch.setattr(sys, "argv", ["fairseq", *words[:at], *words[at + 2 :]])
+        with pytest.raises(UserError) as caught:
+            tool.cli_main()
+        message = str(caught.value)
+        assert message.startswith("error: ")
+        assert len(message.splitlines()) == 1
+        return message
+
+    return check
+
+
+def test_gad_without_verifier(job: Job, fails: Callable[..., str]) -> None:
+    assert "--AR-path" in fails(*job.common, "--strategy", "gad", "--path", job.drafter)
+
+
+def test_verifier_path_without_gad(job: Job, fails: Callable[..., str]) -> None:
+    assert "--AR-path" in fails(*job.alone("AR", "--AR-path", job.verifier))
+
+
+def test_missing_checkpoints(job: Job, fails: Callable[..., str], tmp_path: Path) -> None:
+    missing = tmp_path / "nothing.pt"
+    assert f"--path: there is no checkpoint {missing}" in fails(*job.gad("--path", missing))
+    assert f"--AR-path: there is no checkpoint {missing}" in fails(*job.gad("--AR-path", missing))
+
+
+def test_unreadable_checkpoints(job: Job, fails: Callable[..., str], tmp_path: Path) -> None:
+    text = tmp_path / "text.pt"
+    text.write_text("not a checkpoint", encoding="utf-8")
+    assert f"--path: {text} can't be read as a checkpoint" in fails(*job.gad("--path", text))
+    cut = tmp_path / "cut.pt"
+    cut.write_bytes(job.verifier.read_bytes()[:20000])
+    assert f"--AR-path: {cut} can't be read as a checkpoint" in fails(*job.gad("--AR-path", cut))
+
+
+def test_checkpoint_of_another_program(job: Job, fails: Callable[..., str], tmp_path: Path) -> None:
+    other = tmp_path / "other.pt"
+    torch.save({"state_dict": {}}, other)
+    assert f"--path: {other} is not a fairseq checkpoint" in fails(*job.gad("--path", other))
+
+
+def test_drafter_and_verifier_swapped(job: Job, fails: Callable[..., str]) -> None:
+    message = fails(*job.gad("--path", job.verifier, "--AR-path", job.drafter))
+    assert "--path" in message
+    assert "swapped" in message
+    assert "--AR-path" in fails(*job.gad("--AR-path", job.drafter))
+    assert "is a block drafter" in fails(*job.alone("AR", "--path", job.drafter))
+    assert "is a block drafter" in fails(*job.alone("fairseq", "--path", job.drafter))
+    assert "needs a block drafter" in fails(*job.alone("drafter", "--path", job.verifier))
+
+
+@pytest.mark.parametrize("which", ["--path", "--AR-path"])
+def test_other_dictionary_than_the_checkpoints(job: Job, fails: Callable[..., str], tmp_path: Path, which: str) -> None:
+    data = shutil.copytree(job.data, tmp_path / "bin")
+    for language in ("en", "de"):
+        file = data / f"dict.{language}.txt"
+        lines = file.read_text(encoding="utf-8").splitlines()
+        lines[2] = "changed 1"
+        file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    options = job.gad()
+    options[0] = data
+    if which == "--AR-path":  # a drafter without a record of its dictionaries has only its size to be checked
+        state = checkpoints.read(str(job.drafter), "--path")
+        state["task_state"] = {}
+        torch.save(state, tmp_path / "drafter.pt")
+        options += ["--path", tmp_path / "drafter.pt"]
+    message = fails(*options)
+    assert which in message
+    assert "'changed'" in message
+
+
+def test_dictionary_of_another_size(job: Job, fails: Callable[..., str], tmp_path: Path) -> None:
+    data = shutil.copytree(job.data, tmp_path / "bin")
+    state = checkpoints.read(str(job.verifier), "--path")
+    state["task_state"] = {}
+    torch.save(state, tmp_path / "verifier.pt")
+    symbols = state["model"]["decoder.embed_tokens.weight"].size(0)
+    with (data / "dict.de.txt").open("a", encoding="utf-8") as file:
+        file.write("added 1\n")
+    options = job.alone("AR", "--path", tmp_path / "verifier.pt")
+    options[0] = data
+    message = fails(*options)
+    assert f"{symbols} target symbols" in message
+    assert str(symbols + 1) in message
+
+
+def test_numbers_out_of_range(job: Job, fails: Callable[..., str]) -> None:
+    assert "--beta" in fails(*job.gad("--beta", 0))
+    assert "--tau" in fails(*job.gad("--tau", -0.5))
+    assert "--tau" in fails(*job.gad("--tau", "nan"))
+    assert "--block-size" in fails(*job.gad("--block-size", 0))
+    message = fails(*job.gad("--block-size", 31))
+    assert "--block-size 31" in message
+    assert "30 positions" in message
+    assert "--min-len 9" in fails(*job.gad("--min-len", 9, "--max-len-b", 8))
+    assert "--stats-path" in fails(*job.gad("--stats-path", "/nowhere/at/all.json"))
+
+
+def test_fp16_on_the_cpu(job: Job, fails: Callable[..., str]) -> None:
+    assert "--fp16" in fails(*job.gad("--fp16"))
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "--nbest 2",
+        "--sampling --beam 1",
+        "--print-alignment",
+        "--constraints",
+        "--lm-path lm.pt",
+        "--no-repeat-ngram-size 3",
+        "--diverse-beam-groups 2",
+        "--match-source-len",
+        "--score-reference",
+        "--retain-dropout",
+        "--iter-decode-max-iter 3",
+        "--replace-unk --dataset-impl raw",
+    ],
+)
+def test_what_is_not_honoured_is_refused_by_name(job: Job, fails: Callable[..., str], flags: str) -> None:
+    words = flags.split()
+    for strategy in (job.gad(*words), job.alone("AR", *words), job.alone("drafter", *words)):
+        assert words[0] in fails(*strategy)
+
+
+def test_ensembles_are_refused(job: Job, fails: Callable[..., str]) -> None:
+    assert "--path" in fails(*job.gad("--path", f"{job.drafter}:{job.drafter}"))
+
+
+def test_iterations_of_fairseqs_search_are_refused(job: Job, fails: Callable[..., str]) -> None:
+    assert "--print-step" in fails(*job.alone("fairseq", "--print-step"))
+
+
+def test_line_longer_than_the_verifiers_positions(job: Job, fails: Callable[..., str], tmp_path: Path) -> None:
+    file = tmp_path / "in"
+    file.write_text("the dog sleeps\na dog\n" + "dog " * 30 + "\n", encoding="utf-8")
+    for strategy in (job.gad(), job.alone("AR"), job.alone("fairseq")):
+        message = fails(*strategy, "--input", file, "--buffer-size", 2, "--batch-size", 2, tool=fairseq_cli.interactive)
+        assert "line 3 is too long: 31 tokens" in message
+        assert "--skip-invalid-size-inputs-valid-test" in message
+
+
+def test_data_directories_that_cannot_work(job: Job, fails: Callable[..., str], tmp_path: Path) -> None:
+    def with_data(folder: Path) -> str:
+        options = job.gad()
+        options[0] = folder
+        return fails(*options)
+
+    assert f"{tmp_path / 'nowhere'} does not exist" in with_data(tmp_path / "nowhere")
+    (tmp_path / "empty").mkdir()
+    assert "no dictionaries" in with_data(tmp_path / "empty")
+    one_sided = shutil.copytree(job.data, tmp_path / "bin")
+    (one_sided / "dict.de.txt").unlink()
+    assert "monolingual" in with_data(one_sided)
+    no_split = shutil.copytree(job.data, tmp_path / "split")
+    for file in no_split.glob("test.*"):
+        file.unlink()
+    assert "no split 'test'" in with_data(no_split)

@@ -1,0 +1,68 @@
+"""Parity with the authors' own code: a verifier and a drafter that it trained, and the outputs that it gave."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from fairseq import checkpoint_utils
+from fairseq_tools import PLUGIN, column, succeed
+
+import block_plugins  # noqa: F401 - lets torch read the checkpoints
+
+LINES = 60
+
+
+@pytest.fixture(scope="module")
+def translate(shared_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[str]]:
+    """Output lines, BPE removed, for the first lines of the reference input and the decoding options given."""
+    folder = tmp_path_factory.mktemp("reference")
+    for language in ("en", "de"):
+        shutil.copy(shared_dir / "reference" / f"dict.{language}.txt", folder)
+    text = (shared_dir / "reference" / "input.bpe.en").read_text(encoding="utf-8").splitlines()[:LINES]
+    drafter, verifier = (shared_dir / "reference" / f"{name}.pt" for name in ("drafter", "verifier"))
+
+    def run(strategy: str, *options: object) -> list[str]:
+        paths = ["--path", drafter, "--AR-path", verifier] if strategy == "gad" else ["--path", verifier]
+        output = succeed(
+            "interactive", folder, "-s", "en", "-t", "de", *PLUGIN, "--cpu", "--strategy", strategy, *paths,
+            "--buffer-size", 500, "--batch-size", 20, "--remove-bpe", *options,
+            cwd=folder, stdin="\n".join(text) + "\n",
+        )  # fmt: skip
+        found = column(output, "H")
+        assert sorted(found) == list(range(LINES))
+        return [found[n][1] for n in range(LINES)]
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("expected", "strategy", "options"),
+    [
+        ("ar", "AR", []),
+        ("gad-b10-beta1", "gad", ["--block-size", 10]),
+        ("gad-b10-beta5-tau3", "gad", ["--block-size", 10, "--beta", 5, "--tau", 3]),
+        ("gad-b25-beta3-tau1", "gad", ["--block-size", 25, "--beta", 3, "--tau", 1]),
+    ],
+)
+def test_outputs_equal_those_of_the_authors_code(
+    expected: str, strategy: str, options: list[object], translate: Callable[..., list[str]], shared_dir: Path
+) -> None:
+    lines = (shared_dir / "reference" / "expected" / f"{expected}.out").read_text(encoding="utf-8").splitlines()[:LINES]
+    assert translate(strategy, *options) == lines
+
+
+def test_the_verifiers_logits_equal_those_of_the_authors_code(shared_dir: Path) -> None:
+    folder = shared_dir / "reference"
+    models, _, _ = checkpoint_utils.load_model_ensemble_and_task(
+        [str(folder / "verifier.pt")], arg_overrides={"data": str(folder)}
+    )
+    verifier = models[0].eval()
+    for case in json.loads((folder / "expected" / "logits.json").read_text(encoding="utf-8")):
+        source = torch.tensor([case["src"]])
+        with torch.no_grad():
+            logits = verifier(source, torch.tensor([source.size(1)]), torch.tensor([[2, *case["prefix"]]]))[0][0, -1]
+        wanted = next(value for key, value in case.items() if key.startswith("verifier") and isinstance(value, list))
+        torch.testing.assert_close(logits[: len(wanted)], torch.tensor(wanted), rtol=0, atol=1e-4)
