@@ -1,0 +1,97 @@
+#!/usr/bin/env bash
+# The whole main job on the small corpus in data/demo.en-de: preprocess, train a verifier and a drafter, decode, compare, score.
+#
+#   scripts/demo.sh
+#
+# Some minutes on a CPU. Everything goes to DEMO_DIR (runs/demo in the checkout); a step whose result is there is skipped, and an
+# interrupted training goes on from its last checkpoint, so after Ctrl-C the same command continues.
+#
+# DEMO_UPDATES, DEMO_DRAFTER_UPDATES   length of the two trainings
+# DEMO_BATCH   sentences decoded together (1)
+# DEMO_TEXT    another corpus: folder with {train,valid,test}.{en,de}
+# BPE_SYMBOLS  merges of the joint BPE (3000)
+# LAYERS, EMBED_DIM and the other variables of train.sh (README) hold for both trainings
+# PYTHON_BIN   folder with fairseq's commands (default: the active environment, else .venv)
+set -euo pipefail
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+. "$ROOT/scripts/common.sh"
+
+case ${1:-} in -h | --help)
+    usage
+    exit 0
+    ;;
+esac
+
+DEMO_DIR=${DEMO_DIR:-$ROOT/runs/demo}
+TEXT=${DEMO_TEXT:-$ROOT/data/demo.en-de}
+VERIFIER_UPDATES=${DEMO_UPDATES:-1200}
+DRAFTER_UPDATES=${DEMO_DRAFTER_UPDATES:-1200}
+need_fairseq fairseq-train
+mkdir -p "$DEMO_DIR"
+trap 'echo; echo "demo.sh: stopped; the same command goes on from here" >&2; exit 130' INT
+
+step() {
+    printf '\n== %s\n' "$*"
+}
+
+step "1/5 text: $TEXT"
+PYTHON_BIN="" BPE_SYMBOLS=${BPE_SYMBOLS:-3000} "$ROOT/scripts/preprocess.sh" en de "$TEXT" "$DEMO_DIR/data" \
+    > "$DEMO_DIR/preprocess.log" 2>&1 || {
+    tail -n 5 "$DEMO_DIR/preprocess.log" >&2
+    fail "preprocessing failed; all of it in $DEMO_DIR/preprocess.log"
+}
+echo "data for fairseq: $DEMO_DIR/data/bin"
+
+export DATA=$DEMO_DIR/data/bin CPU=1 SRC=en TGT=de
+export LAYERS=${LAYERS:-2} EMBED_DIM=${EMBED_DIM:-192} HEADS=${HEADS:-4} MAX_POSITIONS=${MAX_POSITIONS:-256}
+export MAX_TOKENS=${MAX_TOKENS:-1500} UPDATE_FREQ=${UPDATE_FREQ:-1} WARMUP=${WARMUP:-400} LR=${LR:-0.002}
+export BLOCK=${BLOCK:-10} CLIP_NORM=${CLIP_NORM:-1} WEIGHT_DECAY=${WEIGHT_DECAY:-0} KEEP=1
+export LOG_INTERVAL=${LOG_INTERVAL:-50} SAVE_INTERVAL_UPDATES=${SAVE_INTERVAL_UPDATES:-200}
+
+# train NAME UPDATES
+train() {
+    local folder=$DEMO_DIR/$1
+    if [ -e "$folder/done-$2" ]; then
+        echo "trained already: $folder"
+        return
+    fi
+    mkdir -p "$folder"
+    MAX_UPDATE=$2 SAVE_DIR=$folder "$ROOT/train.sh" --no-epoch-checkpoints --num-workers 0 2>&1 | tee -a "$folder/train.log" |
+        python "$ROOT/scripts/training_progress.py" "$1" "$2" || fail "training failed; all of it in $folder/train.log"
+    touch "$folder/done-$2"
+}
+
+step "2/5 the verifier"
+ROLE=verifier train verifier "$VERIFIER_UPDATES"
+VERIFIER=$DEMO_DIR/verifier/checkpoint_last.pt
+
+step "3/5 the drafter, from the verifier's weights"
+VERIFIER=$VERIFIER INIT_PARTS=all train drafter "$DRAFTER_UPDATES"
+DRAFTER=$DEMO_DIR/drafter/checkpoint_last.pt
+
+step "4/5 the test set, decoded in five ways, ${DEMO_BATCH:-1} sentence(s) at a time"
+mkdir -p "$DEMO_DIR/out"
+# decode NAME VARIABLE=VALUE ...: the file's name, and what inference.sh is told
+decode() {
+    local out=$DEMO_DIR/out/$1.de
+    if [ "$out" -nt "$VERIFIER" ] && [ "$out" -nt "$DRAFTER" ]; then
+        echo "decoded already: $out"
+        return
+    fi
+    env VERIFIER="$VERIFIER" DRAFTER="$DRAFTER" INPUT="$DEMO_DIR/data/bpe/test.en" OUTPUT="$out" BATCH="${DEMO_BATCH:-1}" \
+        MAX_LEN_A=2 MAX_LEN_B=10 STATS="$DEMO_DIR/out/$1.json" LOG="$DEMO_DIR/out/$1.log" "${@:2}" "$ROOT/inference.sh"
+}
+decode beam5 STRATEGY=fairseq BEAM=5
+decode beam1 STRATEGY=fairseq BEAM=1
+decode ar STRATEGY=AR
+decode gad-beta1 STRATEGY=gad BETA=1 TAU=0
+decode gad-beta5 STRATEGY=gad BETA=5 TAU=3.0
+
+step "5/5 scores"
+for out in "$DEMO_DIR"/out/*.de; do
+    score=${out%.de}.compound
+    [ "$score" -nt "$out" ] && continue
+    "$ROOT/scripts/compound_split_bleu.sh" "$out" "$DEMO_DIR/data/tok/test.de" > "$score.tmp"
+    mv "$score.tmp" "$score"
+done
+python "$ROOT/scripts/demo_table.py" "$DEMO_DIR/out" "$TEXT/test.de"

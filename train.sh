@@ -1,0 +1,135 @@
+#!/usr/bin/env bash
+# Trains a block drafter, or the verifier that it drafts for.
+#
+#   DATA=bin SAVE_DIR=checkpoints/drafter VERIFIER=verifier.pt ./train.sh [fairseq-train's flags ...]
+#   ROLE=verifier DATA=bin SAVE_DIR=checkpoints/verifier ./train.sh [fairseq-train's flags ...]
+#
+# The defaults are the published hyper-parameters (WMT14 en-de). An interrupted training goes on from SAVE_DIR/checkpoint_last.pt
+# when the same command is given again.
+#
+# DATA          folder that fairseq-preprocess wrote;  SRC, TGT  its languages (default: what the folder holds)
+# SAVE_DIR      folder for the checkpoints
+# ROLE          drafter (default) or verifier
+# VERIFIER      checkpoint that a new drafter starts from (default: random weights); ignored when SAVE_DIR has a checkpoint_last.pt
+# INIT_PARTS    what it takes from the verifier: encoder (default) or all
+# LR, WARMUP, MAX_UPDATE, DROPOUT, LABEL_SMOOTHING, WEIGHT_DECAY, CLIP_NORM, SEED
+#               0.0005, 10000, 300000, 0.1, 0.1, 0.01, 5, 1; the learning rate falls with inverse_sqrt
+# ADAM_BETAS, ADAM_EPS   (0.9, 0.999), 1e-6
+# MAX_TOKENS, UPDATE_FREQ   target tokens of a batch, batches of an update, on each GPU: 4096, 4
+# BLOCK, START_P, MINUS_P, TOTAL_UP   block size 25; glancing share 0.5, falling by 0.2 over TOTAL_UP updates (MAX_UPDATE)
+# ARCH          block_6e6d512 (drafter), transformer (verifier)
+# LAYERS, EMBED_DIM, FFN_DIM, HEADS   of encoder and decoder: 6, 512, 4 * EMBED_DIM, EMBED_DIM / 64; also ENCODER_LAYERS and
+#               DECODER_LAYERS
+# MAX_POSITIONS longest source and target, in tokens (1000)
+# SAVE_INTERVAL_UPDATES   validates and saves every so many updates as well (default: after each epoch only)
+# KEEP          newest checkpoints of either kind to keep, best and last aside (10)
+# LOG_INTERVAL, TENSORBOARD   updates between two log lines (100); folder for TensorBoard's files
+# CPU=1         trains on the CPU;  CPU_AUTOCAST=bf16  with matrix products in bfloat16
+# FP16          half precision: 1 (default), or 0; 0 on the CPU
+# PYTHON_BIN    folder with fairseq's commands (default: the active environment, else .venv)
+set -euo pipefail
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+. "$ROOT/scripts/common.sh"
+
+case ${1:-} in -h | --help)
+    usage
+    exit 0
+    ;;
+esac
+
+need DATA "the folder that fairseq-preprocess wrote"
+need SAVE_DIR "the folder for the checkpoints"
+need_folder "$DATA" "the data folder (DATA)"
+need_fairseq fairseq-train
+
+ROLE=${ROLE:-drafter}
+MAX_UPDATE=${MAX_UPDATE:-300000}
+MAX_TOKENS=${MAX_TOKENS:-4096} UPDATE_FREQ=${UPDATE_FREQ:-4}
+CPU=${CPU:-0} SEED=${SEED:-1}
+MAX_POSITIONS=${MAX_POSITIONS:-1000}
+
+LAYERS=${LAYERS:-6} EMBED_DIM=${EMBED_DIM:-512}
+ENCODER_LAYERS=${ENCODER_LAYERS:-$LAYERS} DECODER_LAYERS=${DECODER_LAYERS:-$LAYERS}
+FFN_DIM=${FFN_DIM:-$((4 * EMBED_DIM))} HEADS=${HEADS:-$((EMBED_DIM < 64 ? 1 : EMBED_DIM / 64))}
+
+NETWORK=(--encoder-layers "$ENCODER_LAYERS" --decoder-layers "$DECODER_LAYERS"
+    --encoder-embed-dim "$EMBED_DIM" --decoder-embed-dim "$EMBED_DIM"
+    --encoder-ffn-embed-dim "$FFN_DIM" --decoder-ffn-embed-dim "$FFN_DIM"
+    --encoder-attention-heads "$HEADS" --decoder-attention-heads "$HEADS"
+    --max-source-positions "$MAX_POSITIONS" --max-target-positions "$MAX_POSITIONS"
+    --encoder-learned-pos --decoder-learned-pos --activation-fn gelu --share-all-embeddings)
+
+FLAGS=(--task translation_lev_modified
+    --label-smoothing "${LABEL_SMOOTHING:-0.1}" --dropout "${DROPOUT:-0.1}" --weight-decay "${WEIGHT_DECAY:-0.01}"
+    --optimizer adam --adam-betas "${ADAM_BETAS:-(0.9, 0.999)}" --adam-eps "${ADAM_EPS:-1e-6}" --clip-norm "${CLIP_NORM:-5}"
+    --lr "${LR:-0.0005}" --lr-scheduler inverse_sqrt --warmup-updates "${WARMUP:-10000}" --warmup-init-lr 1e-7
+    --stop-min-lr 1e-9 --max-update "$MAX_UPDATE" --max-tokens "$MAX_TOKENS" --update-freq "$UPDATE_FREQ"
+    --seed "$SEED" --keep-last-epochs "${KEEP:-10}" --log-format simple --log-interval "${LOG_INTERVAL:-100}")
+
+case $ROLE in
+drafter)
+    NETWORK+=(--src-embedding-copy --apply-bert-init)
+    FLAGS+=(--arch "${ARCH:-block_6e6d512}" --criterion glat_loss --noise block_mask --block-size "${BLOCK:-25}"
+        --start-p "${START_P:-0.5}" --minus-p "${MINUS_P:-0.2}" --total-up "${TOTAL_UP:-$MAX_UPDATE}")
+    ;;
+verifier)
+    # Positions, activation and the scale of the embeddings are the drafter's, so that it can start from these weights.
+    NETWORK+=(--no-scale-embedding)
+    FLAGS+=(--arch "${ARCH:-transformer}" --criterion label_smoothed_cross_entropy --noise no_noise)
+    ;;
+*) fail "ROLE must be drafter or verifier, not $ROLE" ;;
+esac
+
+if [ -n "${SRC:-}" ] && [ -n "${TGT:-}" ]; then
+    FLAGS+=(--source-lang "$SRC" --target-lang "$TGT")
+fi
+if [ -n "${SAVE_INTERVAL_UPDATES:-}" ]; then
+    FLAGS+=(--save-interval-updates "$SAVE_INTERVAL_UPDATES" --keep-interval-updates "${KEEP:-10}")
+fi
+if [ -n "${TENSORBOARD:-}" ]; then
+    FLAGS+=(--tensorboard-logdir "$TENSORBOARD")
+fi
+if [ "$CPU" = 1 ]; then
+    FLAGS+=(--cpu)
+    [ -z "${CPU_AUTOCAST:-}" ] || FLAGS+=(--cpu-autocast "$CPU_AUTOCAST")
+elif [ "${FP16:-1}" = 1 ]; then
+    FLAGS+=(--fp16)
+fi
+
+# fairseq copies checkpoint_last.pt from the checkpoint it has just written, and a copy that was interrupted is a broken archive.
+# Then the newest whole checkpoint takes its place.
+is_whole() {
+    python -c 'import sys, zipfile; sys.exit(not zipfile.is_zipfile(sys.argv[1]))' "$1"
+}
+mkdir -p "$SAVE_DIR" || fail "the folder for the checkpoints (SAVE_DIR) $SAVE_DIR can't be made"
+LAST=$SAVE_DIR/checkpoint_last.pt
+if [ -e "$LAST" ] && ! is_whole "$LAST"; then
+    NEWEST=
+    while IFS= read -r candidate; do
+        if [ "$candidate" != "$LAST" ] && is_whole "$candidate"; then
+            NEWEST=$candidate
+            break
+        fi
+    done < <(ls -t "$SAVE_DIR"/checkpoint*.pt)
+    [ -n "$NEWEST" ] || fail "$LAST is broken and there is no other checkpoint to go on from: delete it to start again"
+    echo "train.sh: $LAST is broken (interrupted while it was written); going on from $NEWEST"
+    cp "$NEWEST" "$LAST.tmp"
+    mv "$LAST.tmp" "$LAST"
+fi
+
+if [ -e "$LAST" ]; then
+    echo "train.sh: going on from $LAST"
+elif [ -n "${VERIFIER:-}" ]; then
+    [ "$ROLE" = drafter ] || fail "VERIFIER is what a drafter starts from; leave it out with ROLE=$ROLE"
+    need_file "$VERIFIER" "the verifier (VERIFIER)"
+    python "$ROOT/scripts/init_drafter.py" "$VERIFIER" "$SAVE_DIR/initial.pt" \
+        --parts "${INIT_PARTS:-encoder}" --seed "$SEED" "${NETWORK[@]}" > "$SAVE_DIR/initial.txt"
+    SUMMARY=$(head -n 1 "$SAVE_DIR/initial.txt")
+    echo "train.sh: $SUMMARY; all of it in $SAVE_DIR/initial.txt"
+    [[ $SUMMARY != "0 of "* ]] || fail "no weight of $VERIFIER fits this drafter: set EMBED_DIM, FFN_DIM and LAYERS as for the verifier"
+    FLAGS+=(--restore-file "$SAVE_DIR/initial.pt"
+        --reset-optimizer --reset-meters --reset-lr-scheduler --reset-dataloader)
+fi
+
+echo "train.sh: $ROLE, $((MAX_TOKENS * UPDATE_FREQ)) tokens an update at most on each device"
+exec fairseq-train "$DATA" --user-dir "$ROOT/block_plugins" --save-dir "$SAVE_DIR" "${NETWORK[@]}" "${FLAGS[@]}" "$@"
