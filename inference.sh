@@ -88,7 +88,9 @@ STATUS=${PIPESTATUS[0]}
 set -e
 [ -z "${LOG:-}" ] || cat "$WORK/log" "$WORK/errors" > "$LOG"
 if [ "$STATUS" -ne 0 ]; then
-    REASON=$(cat "$WORK/log" "$WORK/errors" | grep -v '^[[:space:]]*$' | tail -n 1 || true)
+    # the plugin's own errors begin so; of others the last line tells the most
+    REASON=$(grep '^error: ' "$WORK/errors" | tail -n 1 || true)
+    [ -n "$REASON" ] || REASON=$(cat "$WORK/log" "$WORK/errors" | grep -v '^[[:space:]]*$' | tail -n 1 || true)
     echo "error: ${REASON#error: }" >&2
     exit "$STATUS"
 fi
