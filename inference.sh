@@ -89,8 +89,10 @@ set -e
 [ -z "${LOG:-}" ] || cat "$WORK/log" "$WORK/errors" > "$LOG"
 if [ "$STATUS" -ne 0 ]; then
     # the plugin's own errors begin so; of others the last line tells the most
-    REASON=$(grep '^error: ' "$WORK/errors" | tail -n 1 || true)
-    [ -n "$REASON" ] || REASON=$(cat "$WORK/log" "$WORK/errors" | grep -v '^[[:space:]]*$' | tail -n 1 || true)
+    # The plugin's own line if there is one, else the last line of a traceback.
+    REASON=$(cat "$WORK/log" "$WORK/errors" | grep '^error: ' | tail -n 1 || true)
+    [ -n "$REASON" ] || REASON=$(grep -v -e '^[[:space:]]*$' -e '^INFO:' "$WORK/errors" | tail -n 1 || true)
+    REASON=${REASON:-fairseq-interactive ended with status $STATUS}
     echo "error: ${REASON#error: }" >&2
     exit "$STATUS"
 fi

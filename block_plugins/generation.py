@@ -70,6 +70,12 @@ def refuse_what_is_not_honoured(options: Any, strategy: str) -> None:
             raise UserError(f"{_flag(option.name)} is not possible with --strategy {strategy}: {why}")
 
 
+def check_shards(shards: int, shard: int) -> None:
+    """Raises ``UserError`` where there is no shard of that number."""
+    if not 0 <= shard < shards:
+        raise UserError(f"--shard-id must be at least 0 and less than --num-shards {shards}, not {shard}")
+
+
 def check_numbers(cfg: Any) -> None:
     """Raises ``UserError`` for values of the task's decoding options that mean nothing."""
     if cfg.beta < 1:

@@ -120,7 +120,10 @@ def test_results_path_sharding_and_length_options(job: Job, tmp_path: Path) -> N
                                      "--gen-subset", "test", "--results-path", tmp_path / str(shard)),
                 cwd=tmp_path)  # fmt: skip
         text = (tmp_path / str(shard) / "generate-test.txt").read_text(encoding="utf-8")
-        halves |= column(text, "H")
+        shard_lines = column(text, "H")
+        assert len(shard_lines) == 6
+        assert not shard_lines.keys() & halves.keys()
+        halves |= shard_lines
     assert {n: fields[1] for n, fields in halves.items()} == {n: fields[1] for n, fields in whole.items()}
 
 
@@ -270,6 +273,7 @@ def test_numbers_out_of_range(job: Job, fails: Callable[..., str]) -> None:
     assert "30 positions" in message
     assert "--min-len 9" in fails(*job.gad("--min-len", 9, "--max-len-b", 8))
     assert "--stats-path" in fails(*job.gad("--stats-path", "/nowhere/at/all.json"))
+    assert "--shard-id" in fails(*job.gad("--num-shards", 2, "--shard-id", 2))
 
 
 def test_fp16_on_the_cpu(job: Job, fails: Callable[..., str]) -> None:

@@ -162,6 +162,12 @@ class TranslationLevModifiedTask(TranslationTask):
         if path is None:
             return
         self.generates = True
+        generation.check_shards(everything.dataset.num_shards, everything.dataset.shard_id)
+        distributed, shards = everything.distributed_training, everything.dataset
+        if distributed.distributed_init_method is None:
+            # fairseq-generate takes its share of the data from these two, of which the first counts the GPUs unless
+            # told otherwise, and has no eye for --num-shards and --shard-id
+            distributed.distributed_world_size, distributed.distributed_rank = shards.num_shards, shards.shard_id
         generation.refuse_what_is_not_honoured(everything.generation, self.cfg.strategy)
         self.verifier_positions = generation.check_checkpoints(self.cfg, path, self.src_dict, self.tgt_dict)
 
