@@ -13,7 +13,9 @@
 # VERIFIER      checkpoint that a new drafter starts from (default: random weights); ignored when SAVE_DIR has a checkpoint_last.pt
 # INIT_PARTS    what it takes from the verifier: encoder (default) or all
 # LR, WARMUP, MAX_UPDATE, DROPOUT, LABEL_SMOOTHING, WEIGHT_DECAY, CLIP_NORM, SEED
-#               0.0005, 10000, 300000, 0.1, 0.1, 0.01, 5, 1; the learning rate falls with inverse_sqrt
+#               0.0005, 10000, 300000, 0.1, 0.1, 0.01, 5, 1
+# LR_SCHEDULER  inverse_sqrt (default), or another one of fairseq's: polynomial_decay falls to 0 at MAX_UPDATE, which serves a
+#               short training best
 # ADAM_BETAS, ADAM_EPS   (0.9, 0.999), 1e-6
 # MAX_TOKENS, UPDATE_FREQ   target tokens of a batch, batches of an update, on each GPU: 4096, 4
 # BLOCK, START_P, MINUS_P, TOTAL_UP   block size 25; glancing share 0.5, falling by 0.2 over TOTAL_UP updates (MAX_UPDATE)
@@ -45,6 +47,7 @@ need_fairseq fairseq-train
 ROLE=${ROLE:-drafter}
 MAX_UPDATE=${MAX_UPDATE:-300000}
 MAX_TOKENS=${MAX_TOKENS:-4096} UPDATE_FREQ=${UPDATE_FREQ:-4}
+LR_SCHEDULER=${LR_SCHEDULER:-inverse_sqrt}
 CPU=${CPU:-0} SEED=${SEED:-1}
 MAX_POSITIONS=${MAX_POSITIONS:-1000}
 
@@ -62,9 +65,14 @@ NETWORK=(--encoder-layers "$ENCODER_LAYERS" --decoder-layers "$DECODER_LAYERS"
 FLAGS=(--task translation_lev_modified
     --label-smoothing "${LABEL_SMOOTHING:-0.1}" --dropout "${DROPOUT:-0.1}" --weight-decay "${WEIGHT_DECAY:-0.01}"
     --optimizer adam --adam-betas "${ADAM_BETAS:-(0.9, 0.999)}" --adam-eps "${ADAM_EPS:-1e-6}" --clip-norm "${CLIP_NORM:-5}"
-    --lr "${LR:-0.0005}" --lr-scheduler inverse_sqrt --warmup-updates "${WARMUP:-10000}" --warmup-init-lr 1e-7
-    --stop-min-lr 1e-9 --max-update "$MAX_UPDATE" --max-tokens "$MAX_TOKENS" --update-freq "$UPDATE_FREQ"
+    --lr "${LR:-0.0005}" --lr-scheduler "$LR_SCHEDULER" --warmup-updates "${WARMUP:-10000}"
+    --max-update "$MAX_UPDATE" --max-tokens "$MAX_TOKENS" --update-freq "$UPDATE_FREQ"
     --seed "$SEED" --keep-last-epochs "${KEEP:-10}" --log-format simple --log-interval "${LOG_INTERVAL:-100}")
+
+case $LR_SCHEDULER in
+inverse_sqrt) FLAGS+=(--warmup-init-lr 1e-7 --stop-min-lr 1e-9) ;;
+polynomial_decay) FLAGS+=(--total-num-update "$MAX_UPDATE") ;;
+esac
 
 case $ROLE in
 drafter)

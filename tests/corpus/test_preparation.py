@@ -210,6 +210,7 @@ def test_interrupted_preprocess_leaves_nothing_half_written(tmp_path: Path, with
         stdout=subprocess.DEVNULL,
         text=True,
         start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a test runner may ignore it
     )
     half = tmp_path / "out/tok/train.de.tmp"
     deadline = time.monotonic() + 30
