@@ -21,6 +21,7 @@ from block_plugins.decoding.kv_cache import KVCache
 logger = logging.getLogger(__name__)
 
 EncoderOut = dict[str, list[Tensor]]
+JoinedWeights = tuple[Tensor, Tensor | None]
 
 
 class DecoderState(Protocol):
@@ -97,26 +98,17 @@ class CachedDecoder:
     def __init__(self, decoder: TransformerDecoderBase) -> None:
         self.decoder = decoder
         self.positions = decoder.max_positions()
-        self.qkv = [_joined_projection(layer.self_attn) for layer in decoder.layers]
+        self.qkv = [joined_projection(layer.self_attn) for layer in decoder.layers]
 
     def start(self, encoder_out: EncoderOut, capacity: int) -> "CachedState":
         """Projects the cross-attention's keys and values once and allocates the self-attention's caches."""
-        memory = encoder_out["encoder_out"][0].transpose(0, 1)  # [B, S, encoder d]
-        padding = encoder_out["encoder_padding_mask"]
-        visible = None
-        if len(padding) > 0 and bool(padding[0].any()):
-            visible = ~padding[0][:, None, None, :]  # [B, 1, 1, S]
-        self_caches, cross_caches = [], []
-        for layer in self.decoder.layers:
-            cross = layer.encoder_attn
-            keys = _split_heads(cross.k_proj(memory), cross.num_heads).transpose(1, 2)
-            values = _split_heads(cross.v_proj(memory), cross.num_heads).transpose(1, 2)
-            cross_caches.append(KVCache(keys.contiguous(), values.contiguous()))
-            attention = layer.self_attn
-            self_caches.append(
-                # one slot more, where tokens beyond the capacity can be written without harm
-                KVCache.empty(memory.size(0), attention.num_heads, capacity + 1, attention.head_dim, like=memory)
-            )
+        cross_caches, visible = project_memory(self.decoder, encoder_out)
+        like = encoder_out["encoder_out"][0]
+        self_caches = [
+            # one slot more, where tokens beyond the capacity can be written without harm
+            KVCache.empty(like.size(1), layer.self_attn.num_heads, capacity + 1, layer.self_attn.head_dim, like)
+            for layer in self.decoder.layers
+        ]
         return CachedState(self, self_caches, cross_caches, visible, capacity)
 
     def embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
@@ -169,54 +161,16 @@ class CachedState:
         causal = (keys <= positions.unsqueeze(2)).unsqueeze(1)  # [B, 1, n, longest]
 
         x = self.owner.embed(tokens, positions)
-        for index, layer in enumerate(self.owner.decoder.layers):
-            x = self._layer(index, layer, x, positions, causal, longest)
+        for layer, weights, past, cross in zip(
+            self.owner.decoder.layers, self.owner.qkv, self.self_caches, self.cross_caches, strict=True
+        ):
+            query, key, value = project_heads(layer, x, weights)
+            past.write(key, value, positions)
+            mixed = F.scaled_dot_product_attention(
+                query.transpose(1, 2), past.keys[:, :, :longest], past.values[:, :, :longest], attn_mask=causal
+            )
+            x = run_layer(layer, x, mixed, cross, self.visible)
         return self.owner.project(x)
-
-    def _layer(
-        self,
-        index: int,
-        layer: TransformerDecoderLayerBase,
-        x: Tensor,
-        positions: Tensor,
-        causal: Tensor,
-        longest: int,
-    ) -> Tensor:
-        before = layer.normalize_before
-
-        residual = x
-        if before:
-            x = layer.self_attn_layer_norm(x)
-        weight, bias = self.owner.qkv[index]
-        heads = layer.self_attn.num_heads
-        query, key, value = (_split_heads(part, heads) for part in F.linear(x, weight, bias).chunk(3, dim=-1))
-        cache = self.self_caches[index]
-        cache.write(key, value, positions)
-        x = F.scaled_dot_product_attention(
-            query.transpose(1, 2), cache.keys[:, :, :longest], cache.values[:, :, :longest], attn_mask=causal
-        )
-        x = residual + layer.self_attn.out_proj(_join_heads(x))
-        if not before:
-            x = layer.self_attn_layer_norm(x)
-
-        residual = x
-        if before:
-            x = layer.encoder_attn_layer_norm(x)
-        cross = layer.encoder_attn
-        query = _split_heads(cross.q_proj(x), cross.num_heads).transpose(1, 2)
-        cache = self.cross_caches[index]
-        x = F.scaled_dot_product_attention(query, cache.keys, cache.values, attn_mask=self.visible)
-        x = residual + cross.out_proj(_join_heads(x))
-        if not before:
-            x = layer.encoder_attn_layer_norm(x)
-
-        residual = x
-        if before:
-            x = layer.final_layer_norm(x)
-        x = residual + layer.fc2(layer.activation_fn(layer.fc1(x)))
-        if not before:
-            x = layer.final_layer_norm(x)
-        return x
 
     def select(self, rows: Tensor) -> None:
         """Keeps the rows ``[B']`` of every cache."""
@@ -268,7 +222,62 @@ class RecomputingState:
             self.tokens = self.tokens.index_select(0, rows)
 
 
-def _joined_projection(attention: MultiheadAttention) -> tuple[Tensor, Tensor | None]:
+def project_memory(decoder: TransformerDecoderBase, encoder_out: EncoderOut) -> tuple[list[KVCache], Tensor | None]:
+    """Each layer's cross-attention keys and values, and which source positions are no padding, ``[B, 1, 1, S]``, or
+    None where all are.
+    """
+    memory = encoder_out["encoder_out"][0].transpose(0, 1)  # [B, S, encoder d]
+    padding = encoder_out["encoder_padding_mask"]
+    visible = None
+    if len(padding) > 0 and bool(padding[0].any()):
+        visible = ~padding[0][:, None, None, :]
+    caches = []
+    for layer in decoder.layers:
+        cross = layer.encoder_attn
+        keys = split_heads(cross.k_proj(memory), cross.num_heads).transpose(1, 2)
+        values = split_heads(cross.v_proj(memory), cross.num_heads).transpose(1, 2)
+        caches.append(KVCache(keys.contiguous(), values.contiguous()))
+    return caches, visible
+
+
+def project_heads(layer: TransformerDecoderLayerBase, x: Tensor, weights: JoinedWeights) -> tuple[Tensor, ...]:
+    """Self-attention query, key and value for a layer's input ``x`` ``[B, n, d]``, each ``[B, n, heads, head_dim]``."""
+    if layer.normalize_before:
+        x = layer.self_attn_layer_norm(x)
+    return tuple(split_heads(part, layer.self_attn.num_heads) for part in F.linear(x, *weights).chunk(3, dim=-1))
+
+
+def run_layer(
+    layer: TransformerDecoderLayerBase, x: Tensor, mixed: Tensor, cross: KVCache, visible: Tensor | None
+) -> Tensor:
+    """The output of a decoder layer for its input ``x`` ``[B, n, d]``, in evaluation mode.
+
+    ``mixed`` ``[B, heads, n, head_dim]`` is what its self-attention found for these positions.
+    """
+    before = layer.normalize_before
+    x = x + layer.self_attn.out_proj(_join_heads(mixed))
+    if not before:
+        x = layer.self_attn_layer_norm(x)
+
+    residual = x
+    if before:
+        x = layer.encoder_attn_layer_norm(x)
+    query = split_heads(layer.encoder_attn.q_proj(x), layer.encoder_attn.num_heads).transpose(1, 2)
+    x = F.scaled_dot_product_attention(query, cross.keys, cross.values, attn_mask=visible)
+    x = residual + layer.encoder_attn.out_proj(_join_heads(x))
+    if not before:
+        x = layer.encoder_attn_layer_norm(x)
+
+    residual = x
+    if before:
+        x = layer.final_layer_norm(x)
+    x = residual + layer.fc2(layer.activation_fn(layer.fc1(x)))
+    if not before:
+        x = layer.final_layer_norm(x)
+    return x
+
+
+def joined_projection(attention: MultiheadAttention) -> JoinedWeights:
     """Weight ``[3d, d]`` and bias ``[3d]`` that give query, key and value in one product."""
     projections = (attention.q_proj, attention.k_proj, attention.v_proj)
     weight = torch.cat([projection.weight for projection in projections]).detach()
@@ -290,7 +299,7 @@ def _position_table(module: Any, size: int) -> Tensor:
     return table
 
 
-def _split_heads(x: Tensor, heads: int) -> Tensor:
+def split_heads(x: Tensor, heads: int) -> Tensor:
     """``[B, n, d]`` to ``[B, n, heads, head_dim]``."""
     return x.unflatten(-1, (heads, -1))
 

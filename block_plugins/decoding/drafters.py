@@ -4,10 +4,17 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
+import torch.nn.functional as F
 from fairseq.models import FairseqEncoderDecoderModel
 from torch import Tensor
 
-from block_plugins.decoding.cached_decoder import EncoderOut
+from block_plugins.decoding.cached_decoder import (
+    EncoderOut,
+    joined_projection,
+    project_heads,
+    project_memory,
+    run_layer,
+)
 
 
 @dataclass
@@ -58,6 +65,30 @@ class BlockDrafter:
         """See ``Drafter.start``."""
         return BlockDraftState(self, self.encoder(src_tokens, src_lengths=src_lengths))
 
+    def features(self, tokens: Tensor, at: Tensor, state: "BlockDraftState") -> Tensor:
+        """Features ``[B, k, d]`` of the positions ``at`` ``[B, k]`` of ``tokens`` ``[B, T]``.
+
+        The same network as the model's own forward pass, without what a draft can do without: the sources are projected
+        once a batch, not once a draft, and the last layer is computed for the block alone.
+        """
+        decoder = self.decoder
+        x, positions = decoder.embed(tokens, state.encoder_out)
+        known = ~tokens.eq(self.pad)[:, None, None, :]  # [B, 1, 1, T]
+        last = len(decoder.layers) - 1
+        for index, (layer, weights, cross) in enumerate(
+            zip(decoder.layers, state.qkv, state.cross_caches, strict=True)
+        ):
+            x = x + positions
+            query, key, value = project_heads(layer, x, weights)  # [B, T, heads, head_dim]
+            if index == last:
+                x = _rows(x, at)
+                query = _rows(query.flatten(2), at).unflatten(2, query.shape[2:])
+            mixed = F.scaled_dot_product_attention(
+                query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), attn_mask=known
+            )
+            x = run_layer(layer, x, mixed, cross, state.visible)
+        return decoder.finish(x)
+
 
 class BlockDraftState:
     """Encoded sources; the prefix is read anew each time, for the decoder attends in both directions."""
@@ -65,6 +96,9 @@ class BlockDraftState:
     def __init__(self, owner: BlockDrafter, encoder_out: EncoderOut) -> None:
         self.owner = owner
         self.encoder_out = encoder_out
+        # joined anew for each batch, for the weights may be in training
+        self.qkv = [joined_projection(layer.self_attn) for layer in owner.decoder.layers]
+        self.cross_caches, self.visible = project_memory(owner.decoder, encoder_out)
 
     def propose(self, prefix: Tensor, length: Tensor, longest: int, k: int, budget: Tensor) -> Draft:
         """See ``DraftState.propose``. A row whose prefix leaves no position for a draft gets an empty one."""
@@ -81,9 +115,8 @@ class BlockDraftState:
         tokens = tokens.masked_fill((column >= start) & (column < start + block), owner.unk)
         tokens = tokens.masked_fill(column >= start + block, owner.pad)
 
-        features, _ = owner.decoder.extract_features(tokens, encoder_out=self.encoder_out)
         at = (start + torch.arange(k, device=prefix.device)).clamp(max=width - 1)  # [B, k]
-        logits = owner.decoder.output_layer(features.gather(1, at.unsqueeze(2).expand(-1, -1, features.size(2))))
+        logits = owner.decoder.output_layer(owner.features(tokens, at, self))
         allowed = logits.clone()
         allowed[..., owner.pad] = float("-inf")
         draft = allowed.argmax(-1)
@@ -95,3 +128,12 @@ class BlockDraftState:
     def select(self, rows: Tensor) -> None:
         """See ``DraftState.select``."""
         self.encoder_out = self.owner.encoder.reorder_encoder_out(self.encoder_out, rows)
+        for cache in self.cross_caches:
+            cache.select(rows)
+        if self.visible is not None:
+            self.visible = self.visible.index_select(0, rows)
+
+
+def _rows(x: Tensor, at: Tensor) -> Tensor:
+    """The positions ``at`` ``[B, k]`` of ``x`` ``[B, T, d]``."""
+    return x.gather(1, at.unsqueeze(2).expand(-1, -1, x.size(2)))

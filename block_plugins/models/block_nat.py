@@ -209,6 +209,20 @@ class BlockDecoder(TransformerDecoderBase):
     ) -> tuple[Tensor, dict[str, Any]]:
         """Features ``[B, T, d]`` for ``prev_output_tokens [B, T]``: unk is a masked position, pad is right padding."""
         padding = prev_output_tokens.eq(self.padding_idx)
+        x, positions = self.embed(prev_output_tokens, encoder_out)
+        x, positions = x.transpose(0, 1), positions.transpose(0, 1)  # [T, B, d]
+        for layer in self.layers:
+            x = self.dropout_module(x + positions)
+            x, _, _ = layer(
+                x,
+                encoder_out["encoder_out"][0],
+                encoder_out["encoder_padding_mask"][0],
+                self_attn_padding_mask=padding,
+            )
+        return self.finish(x.transpose(0, 1)), {}
+
+    def embed(self, prev_output_tokens: Tensor, encoder_out: dict[str, list[Tensor]]) -> tuple[Tensor, Tensor]:
+        """The first layer's input, and the positions that are added to it before every layer, both ``[B, T, d]``."""
         positions = self.embed_positions(prev_output_tokens)
         x = self.embed_tokens(prev_output_tokens)
         if self.copy_attn is not None:
@@ -219,22 +233,15 @@ class BlockDecoder(TransformerDecoderBase):
             x = self.quant_noise(x)
         if self.layernorm_embedding is not None:
             x = self.layernorm_embedding(x)
+        return x, positions
 
-        x, positions = x.transpose(0, 1), positions.transpose(0, 1)  # [T, B, d]
-        for layer in self.layers:
-            x = self.dropout_module(x + positions)
-            x, _, _ = layer(
-                x,
-                encoder_out["encoder_out"][0],
-                encoder_out["encoder_padding_mask"][0],
-                self_attn_padding_mask=padding,
-            )
+    def finish(self, x: Tensor) -> Tensor:
+        """The last layer's output ``[B, n, d]`` as the output layer wants it."""
         if self.layer_norm is not None:
             x = self.layer_norm(x)
-        x = x.transpose(0, 1)
         if self.project_out_dim is not None:
             x = self.project_out_dim(x)
-        return x, {}
+        return x
 
     @staticmethod
     def _source_mix(queries: Tensor, encoder_out: dict[str, list[Tensor]]) -> Tensor:
