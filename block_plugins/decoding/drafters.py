@@ -10,11 +10,14 @@ from torch import Tensor
 
 from block_plugins.decoding.cached_decoder import (
     EncoderOut,
+    JoinedWeights,
     joined_projection,
     project_heads,
     project_memory,
     run_layer,
+    why_not_cached,
 )
+from block_plugins.decoding.kv_cache import KVCache
 
 
 @dataclass
@@ -60,6 +63,7 @@ class BlockDrafter:
         self.decoder = model.decoder
         self.positions = model.decoder.max_positions()
         self.pad, self.unk, self.eos = pad, unk, eos
+        self.plain = why_not_cached(model.decoder) is None
 
     def start(self, src_tokens: Tensor, src_lengths: Tensor) -> "BlockDraftState":
         """See ``Drafter.start``."""
@@ -72,6 +76,8 @@ class BlockDrafter:
         once a batch, not once a draft, and the last layer is computed for the block alone.
         """
         decoder = self.decoder
+        if not self.plain:  # unusual layers: the model's own forward pass knows them
+            return _rows(decoder.extract_features(tokens, state.encoder_out)[0], at)
         x, positions = decoder.embed(tokens, state.encoder_out)
         known = ~tokens.eq(self.pad)[:, None, None, :]  # [B, 1, 1, T]
         last = len(decoder.layers) - 1
@@ -96,9 +102,13 @@ class BlockDraftState:
     def __init__(self, owner: BlockDrafter, encoder_out: EncoderOut) -> None:
         self.owner = owner
         self.encoder_out = encoder_out
-        # joined anew for each batch, for the weights may be in training
-        self.qkv = [joined_projection(layer.self_attn) for layer in owner.decoder.layers]
-        self.cross_caches, self.visible = project_memory(owner.decoder, encoder_out)
+        self.qkv: list[JoinedWeights] = []
+        self.cross_caches: list[KVCache] = []
+        self.visible: Tensor | None = None
+        if owner.plain:
+            # joined anew for each batch, for the weights may be in training
+            self.qkv = [joined_projection(layer.self_attn) for layer in owner.decoder.layers]
+            self.cross_caches, self.visible = project_memory(owner.decoder, encoder_out)
 
     def propose(self, prefix: Tensor, length: Tensor, longest: int, k: int, budget: Tensor) -> Draft:
         """See ``DraftState.propose``. A row whose prefix leaves no position for a draft gets an empty one."""

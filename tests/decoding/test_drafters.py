@@ -1,5 +1,6 @@
 """Batched drafts equal drafts made one by one, and the drafter's positions bound them."""
 
+import pytest
 import tiny
 import torch
 
@@ -9,8 +10,16 @@ SYMBOLS = tiny.dictionary(12)
 PAD, EOS, UNK = SYMBOLS.pad(), SYMBOLS.eos(), SYMBOLS.unk()
 
 
-def test_a_batched_draft_equals_the_draft_of_each_row_alone() -> None:
-    block = tiny.drafter(SYMBOLS, 2)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"decoder_layers": 2},
+        {"decoder_layers": 2, "decoder_normalize_before": True, "layernorm_embedding": True},
+        {"decoder_layers": 2, "scale_fc": True},  # a layer that only the model's own forward pass knows
+    ],
+)
+def test_a_batched_draft_equals_the_draft_of_each_row_alone(options: dict[str, object]) -> None:
+    block = tiny.drafter(SYMBOLS, 2, **options)
     drafter = BlockDrafter(block, PAD, UNK, EOS)
     sample = tiny.sample(SYMBOLS, [5, 1, 8], 1)["net_input"]
     # behind a row's length stands something, as in the decoder's buffer; one prefix holds a real unk
