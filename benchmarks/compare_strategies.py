@@ -3,18 +3,19 @@
     python benchmarks/compare_strategies.py DATA --verifier FILE --drafter FILE [--output RESULTS.md]
 
 DATA is a folder that fairseq-preprocess wrote. The strategies take turns on each chunk of the test set, so that a
-machine whose speed drifts slows all of them alike. Loading models and data is not part of the times. What is printed,
-and written as Markdown and JSON with --output, are one row for each strategy and batch size: BLEU (sacreBLEU on
-detokenised text), sentences/s, speed-up over fairseq's beam 1, tokens committed per iteration, alpha, and the number
-of lines that differ from fairseq's beam 1. For each line in which an exact strategy differs, the gap between the
-verifier's two best scores at the first differing token is shown: in float32 a near-tie can flip with the shape of a
-matrix product.
+machine whose speed drifts slows all of them alike; speeds are medians over the chunks. Loading models and data is not
+part of the times. What is printed, and written as Markdown and JSON with --output, are one row for each strategy and
+batch size: BLEU (sacreBLEU on detokenised text), sentences/s, speed-up over fairseq's beam 1, tokens committed per
+iteration, alpha, and the number of lines that differ from fairseq's beam 1. For each line in which an exact strategy
+differs, the gap between the verifier's two best scores at the first differing token is shown: in float32 a near-tie
+can flip with the shape of a matrix product.
 """
 
 import argparse
 import datetime
 import json
 import platform
+import statistics
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -51,6 +52,7 @@ class Row:
     batch: int
     generator: generator.Generator
     output: dict[int, list[int]] = field(default_factory=dict)
+    speeds: list[float] = field(default_factory=list)  # sentences/s of each chunk
 
 
 def strategies(
@@ -119,10 +121,13 @@ def run(arguments: argparse.Namespace) -> tuple[list[dict[str, Any]], list[str]]
 
     for first in tqdm(range(0, total, arguments.chunk), desc="chunks", disable=None):
         for row in rows:
+            before = row.generator.statistics.seconds
             for sample in batches(task, arguments.subset, row.batch, first, min(first + arguments.chunk, total)):
                 found = row.generator.generate([], sample)
                 for number, hypothesis in zip(sample["id"].tolist(), found, strict=True):
                     row.output[number] = hypothesis[0]["tokens"].tolist()
+            sentences = min(first + arguments.chunk, total) - first
+            row.speeds.append(sentences / (row.generator.statistics.seconds - before))
 
     detokenizer = sacremoses.MosesDetokenizer(lang=task.cfg.target_lang)
 
@@ -145,9 +150,7 @@ def run(arguments: argparse.Namespace) -> tuple[list[dict[str, Any]], list[str]]
                 for number in differing
             ]
         figures = row.generator.statistics.as_dict()
-        speed = figures["sentences_per_second"]
-        base = greedy.generator.statistics.as_dict()["sentences_per_second"]
-        assert speed is not None and base is not None
+        speed, base = statistics.median(row.speeds), statistics.median(greedy.speeds)
         table.append(
             {
                 "strategy": row.name,
@@ -156,6 +159,8 @@ def run(arguments: argparse.Namespace) -> tuple[list[dict[str, Any]], list[str]]
                 "speedup": speed / base,
                 "differing": len(differing),
                 **figures,
+                "sentences_per_second": speed,  # the median, so that a machine that stood still for a while does no
+                harm "chunk_speeds": row.speeds,
             }
         )
     differences.append(f"BLEU: {metric.get_signature()}")
