@@ -88,7 +88,6 @@ STATUS=${PIPESTATUS[0]}
 set -e
 [ -z "${LOG:-}" ] || cat "$WORK/log" "$WORK/errors" > "$LOG"
 if [ "$STATUS" -ne 0 ]; then
-    # the plugin's own errors begin so; of others the last line tells the most
     # The plugin's own line if there is one, else the last line of a traceback.
     REASON=$(cat "$WORK/log" "$WORK/errors" | grep '^error: ' | tail -n 1 || true)
     [ -n "$REASON" ] || REASON=$(grep -v -e '^[[:space:]]*$' -e '^INFO:' "$WORK/errors" | tail -n 1 || true)

@@ -159,8 +159,8 @@ def run(arguments: argparse.Namespace) -> tuple[list[dict[str, Any]], list[str]]
                 "speedup": speed / base,
                 "differing": len(differing),
                 **figures,
-                "sentences_per_second": speed,  # the median, so that a machine that stood still for a while does no
-                harm "chunk_speeds": row.speeds,
+                "sentences_per_second": speed,
+                "chunk_speeds": row.speeds,
             }
         )
     differences.append(f"BLEU: {metric.get_signature()}")
