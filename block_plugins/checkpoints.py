@@ -2,7 +2,6 @@
 
 import argparse
 import collections
-import logging
 import typing
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,6 @@ from fairseq import checkpoint_utils
 from numpy._core import multiarray
 
 from block_plugins.errors import UserError
-
-logger = logging.getLogger(__name__)
 
 # The harmless classes that fairseq checkpoints hold besides tensors. The omegaconf ones come from checkpoints whose
 # configuration was pickled as it was (fairseq 1.0.0a0), the numpy ones from meters.

@@ -1,6 +1,6 @@
 """Telling whether two dictionaries number the same symbols in the same way."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
@@ -19,4 +19,15 @@ def first_difference(first: Sequence[str], second: Sequence[str]) -> str | None:
             longer, symbol = ("second", other) if one is None else ("first", one)
             return f"symbol {index} ({symbol!r}) is in the {longer} only ({len(first)} and {len(second)} symbols)"
         return f"symbol {index} is {one!r} in the first and {other!r} in the second"
+    return None
+
+
+def first_differing_side(saved: Mapping[str, Sequence[str]], source: Any, target: Any) -> tuple[str, str] | None:
+    """The side, "source" or "target", in which fairseq dictionaries differ from the symbols that a checkpoint recorded,
+    with the difference; None where none does. A side without a record can't differ.
+    """
+    for side, dictionary in (("source", source), ("target", target)):
+        difference = first_difference(saved[side], symbols(dictionary)) if side in saved else None
+        if difference is not None:
+            return side, difference
     return None

@@ -129,15 +129,13 @@ def check_checkpoints(cfg: Any, path: str, source: Any, target: Any) -> tuple[fl
 
 def _check_dictionaries(state: dict[str, Any], path: str, option: str, source: Any, target: Any) -> None:
     saved = (state.get("task_state") or {}).get("dictionaries", {})
-    for side, dictionary in (("source", source), ("target", target)):
-        if side not in saved:
-            continue
-        difference = dictionaries.first_difference(saved[side], dictionaries.symbols(dictionary))
-        if difference is not None:
-            raise UserError(
-                f"{option}: {path} was trained with another {side} dictionary: {difference} (first: the checkpoint's, "
-                "second: the data's); give the data directory of that checkpoint"
-            )
+    differs = dictionaries.first_differing_side(saved, source, target)
+    if differs is not None:
+        side, difference = differs
+        raise UserError(
+            f"{option}: {path} was trained with another {side} dictionary: {difference} (first: the checkpoint's, "
+            "second: the data's); give the data directory of that checkpoint"
+        )
     checkpoints.check_vocabulary(state, path, option, len(source), len(target))
 
 

@@ -16,7 +16,7 @@ from block_plugins.decoding.drafters import Drafter
 from block_plugins.decoding.hypotheses import Hypotheses, Hypothesis
 from block_plugins.decoding.left_to_right import greedy
 from block_plugins.decoding.settings import SearchSettings, SpeculationSettings
-from block_plugins.decoding.speculative import speculate
+from block_plugins.decoding.speculative import History, speculate
 from block_plugins.decoding.statistics import Statistics
 from block_plugins.errors import UserError
 
@@ -97,11 +97,7 @@ def gad(
         iterations, history = speculate(
             drafting, state, Constraints(search, max_len, prefix), hypotheses, speculation, statistics
         )
-        output = hypotheses.finish(search.length_penalty, search.normalize_scores)
-        for hypothesis, count, drafts in zip(output, iterations, history, strict=True):
-            hypothesis[0]["steps"] = count
-            hypothesis[0]["history"] = [{"tokens": tokens} for tokens in drafts]
-        return output
+        return _with_steps(hypotheses.finish(search.length_penalty, search.normalize_scores), iterations, history)
 
     return decode
 
@@ -164,8 +160,9 @@ def _score_type(model: torch.nn.Module) -> torch.dtype:
     return torch.promote_types(next(model.parameters()).dtype, torch.float32)
 
 
-def _with_steps(output: Decoded, steps: list[int]) -> Decoded:
-    for hypothesis, count in zip(output, steps, strict=True):
+def _with_steps(output: Decoded, steps: list[int], history: History | None = None) -> Decoded:
+    """The hypotheses with what ``--print-step`` and ``--retain-iter-history`` print."""
+    for hypothesis, count, drafts in zip(output, steps, history or [[] for _ in output], strict=True):
         hypothesis[0]["steps"] = count
-        hypothesis[0]["history"] = []
+        hypothesis[0]["history"] = [{"tokens": tokens} for tokens in drafts]
     return output

@@ -342,12 +342,11 @@ class TranslationLevModifiedTask(TranslationTask):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Raises ``UserError`` naming the first symbol in which a checkpoint's dictionaries differ from the task's."""
         rest = dict(state_dict)
-        saved = rest.pop("dictionaries", {})
-        for side, dictionary in (("source", self.src_dict), ("target", self.tgt_dict)):
-            difference = dictionaries.first_difference(saved.get(side, []), dictionaries.symbols(dictionary))
-            if side in saved and difference is not None:
-                raise UserError(
-                    f"the {side} dictionary in {self.cfg.data} isn't the one the checkpoint was trained with: "
-                    f"{difference} (first: checkpoint, second: data); use the data directory of that model"
-                )
+        differs = dictionaries.first_differing_side(rest.pop("dictionaries", {}), self.src_dict, self.tgt_dict)
+        if differs is not None:
+            side, difference = differs
+            raise UserError(
+                f"the {side} dictionary in {self.cfg.data} isn't the one the checkpoint was trained with: "
+                f"{difference} (first: checkpoint, second: data); use the data directory of that model"
+            )
         super().load_state_dict(rest)
