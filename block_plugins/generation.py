@@ -161,7 +161,8 @@ def build_generator(task: Any, models: list[Any], options: Any, fairseq_generato
             verifier = checkpoints.load_model(cfg.AR_path, "--AR-path", task)
             parameter = next(model.parameters())
             verifier.to(device=parameter.device, dtype=parameter.dtype)
-            speculation = SpeculationSettings(cfg.block_size, cfg.beta, cfg.tau)
+            keep_drafts = bool(getattr(options, "retain_iter_history", False))
+            speculation = SpeculationSettings(cfg.block_size, cfg.beta, cfg.tau, keep_drafts)
             decode = generator.gad(drafter, verifier, search, speculation)
     return generator.Generator(decode, search.pad, search.eos)
 

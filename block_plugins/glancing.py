@@ -49,7 +49,7 @@ def glance(
     The random state is put back afterwards, so that the pass that follows draws the same dropout masks.
 
     Args:
-        decoder: gives ``extract_features(tokens, encoder_out)`` and ``output_layer(features)``.
+        decoder: gives ``logits_at(tokens, encoder_out, wanted, among)``.
         prev_output_tokens: ``[B, T]``.
         target: ``[B, T]``, aligned with `prev_output_tokens`.
         masked: ``[B, T]``, the positions to be predicted.
@@ -59,8 +59,7 @@ def glance(
     device = prev_output_tokens.device
     scores = torch.rand(prev_output_tokens.shape, device=device)
     with torch.no_grad(), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        features, _ = decoder.extract_features(prev_output_tokens, encoder_out)
-        predicted = decoder.output_layer(features[masked]).argmax(dim=-1)
+        predicted = decoder.logits_at(prev_output_tokens, encoder_out, masked, masked).argmax(dim=-1)
         correct = torch.zeros_like(masked)
         correct[masked] = predicted.eq(target[masked])
     revealed = choose_revealed(correct, masked, context_p, scores)

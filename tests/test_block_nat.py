@@ -7,6 +7,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 import pytest
+import tiny
 import torch
 from fairseq import checkpoint_utils, options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
@@ -137,6 +138,22 @@ def test_left_padded_sources_and_reordered_rows_change_nothing() -> None:
     real = padded(SEEN).ne(PAD)
     assert torch.allclose(left[real], expected[real], atol=1e-12)
     assert torch.allclose(model.decoder.output_layer(features)[real[order]], expected[order][real[order]], atol=1e-12)
+
+
+@pytest.mark.parametrize("options", [{}, {"decoder_normalize_before": True}, {"scale_fc": True}])
+def test_the_last_layer_can_be_computed_at_some_positions_alone(options: dict[str, object]) -> None:
+    symbols = tiny.dictionary(12)
+    model = tiny.drafter(symbols, 3, decoder_layers=2, **options)
+    sample = tiny.sample(symbols, [5, 2, 7], 1)["net_input"]
+    tokens = torch.tensor([[5, 3, 3, 3, 1], [3, 3, 1, 1, 1], [6, 7, 8, 3, 3]])
+    among = tokens.eq(symbols.unk())
+    wanted = among.clone()
+    wanted[0, 2] = wanted[2, 3] = False
+    with torch.no_grad():
+        encoder_out = model.encoder(**sample)
+        expected = model.decoder(tokens, encoder_out)[0][wanted]
+        found = model.decoder.logits_at(tokens, encoder_out, wanted, among)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
 
 
 def test_padded_source_positions_enter_the_encoder_as_zeros() -> None:

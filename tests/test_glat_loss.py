@@ -62,9 +62,10 @@ def test_every_set_of_masked_positions_is_as_likely_as_any_other() -> None:
 
 
 def dropout_masks(model: Any) -> list[Tensor]:
-    """Collects which elements each call of the decoder's dropout sets to zero."""
+    """Collects which elements each call of the decoder's dropouts sets to zero."""
     masks: list[Tensor] = []
-    model.decoder.dropout_module.register_forward_hook(lambda _module, _inputs, output: masks.append(output.eq(0)))
+    for module in (model.decoder, *model.decoder.layers):
+        module.dropout_module.register_forward_hook(lambda _module, _inputs, output: masks.append(output.eq(0)))
     return masks
 
 
@@ -74,8 +75,9 @@ def test_both_passes_drop_the_same_units_and_later_ones_others() -> None:
     sample = masked_batch()
     for _ in range(2):
         model(**sample["net_input"], target=sample["target"], context_p=0.5)
-    layers = len(model.decoder.layers)
-    first, second, third = masks[:layers], masks[layers : 2 * layers], masks[2 * layers : 3 * layers]
+    calls = len(masks) // 4
+    assert calls == 4 * len(model.decoder.layers)  # the decoder's own, and three inside of each layer
+    first, second, third = masks[:calls], masks[calls : 2 * calls], masks[2 * calls : 3 * calls]
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
     assert not any(torch.equal(a, b) for a, b in zip(first, third, strict=True))
 
@@ -105,7 +107,7 @@ def test_the_loss_is_taken_where_tokens_are_still_masked() -> None:
     model = drafter(make_task(), dropout=0.0).train()
     seen_by_decoder: list[Tensor] = []
     extract = model.decoder.extract_features
-    model.decoder.extract_features = lambda tokens, out: (seen_by_decoder.append(tokens), extract(tokens, out))[1]
+    model.decoder.extract_features = lambda tokens, *rest: (seen_by_decoder.append(tokens), extract(tokens, *rest))[1]
     sample = masked_batch()
     output = model(**sample["net_input"], target=sample["target"], context_p=0.9)
     second = seen_by_decoder[1]

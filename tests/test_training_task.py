@@ -74,10 +74,47 @@ def test_masks_never_reach_beyond_the_decoders_positions() -> None:
     sample = batch([[5]], [[20] * 30])
     seen: list[torch.Tensor] = []
     extract = model.decoder.extract_features
-    model.decoder.extract_features = lambda tokens, out: (seen.append(tokens), extract(tokens, out))[1]
+    model.decoder.extract_features = lambda tokens, out, at: (seen.append(tokens), extract(tokens, out, at))[1]
     for _ in range(10):
         task.train_step(sample, model, GlatLoss(task, 0.1), optimizer(), update_num=0)
     assert max(tokens.size(1) for tokens in seen) == 33
+
+
+def test_several_blocks_of_a_sentence_train_as_so_many_copies_of_it() -> None:
+    task = make_task(noise="block_mask", block_size=2, blocks_per_sentence=3)
+    model = drafter(task, dropout=0.0)
+    sample = batch(SOURCES, TARGETS)
+    loss, size, log = task.train_step(sample, model, GlatLoss(task, 0.0), optimizer(), update_num=0)
+    assert size <= 3 * 2 * len(SOURCES)
+    corrupted = task.corrupted(sample, 99, None)
+    assert corrupted["target"].size(0) == 3 * len(SOURCES)
+    copies = {name: sample["net_input"][name].repeat_interleave(3, 0) for name in ("src_tokens", "src_lengths")}
+    model.eval()
+    with torch.no_grad():
+        found = model(**corrupted["net_input"], target=corrupted["target"])
+        expected = model(**{**corrupted["net_input"], **copies}, target=corrupted["target"])
+    torch.testing.assert_close(found.logits, expected.logits)
+    validation = task.corrupted(sample, 99, torch.Generator().manual_seed(1))
+    assert validation["target"].size(0) == len(SOURCES)
+
+
+def test_a_frozen_encoder_neither_learns_nor_drops() -> None:
+    task = make_task(noise="block_mask")
+    model = drafter(task, dropout=0.5, freeze_encoder=True, share_all_embeddings=True)
+    before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    model.train()
+    adam = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=0.1)
+    sample = batch(SOURCES, TARGETS)
+    expected = model.eval().encoder(**{k: v for k, v in sample["net_input"].items() if k != "prev_output_tokens"})
+    model.train()
+    loss, _, _ = GlatLoss(task, 0.1)(model, {**task.corrupted(sample, 99, None), "context_p": 0.5})
+    loss.backward()
+    adam.step()
+    found = model.encoder(**{k: v for k, v in sample["net_input"].items() if k != "prev_output_tokens"})
+    assert torch.equal(found["encoder_out"][0], expected["encoder_out"][0])
+    changed = {name for name, weight in model.state_dict().items() if not torch.equal(weight, before[name])}
+    assert changed and not any(name.startswith("encoder.") for name in changed)
+    assert "decoder.output_projection.weight" not in changed  # shared with the encoder's embeddings
 
 
 def test_noise_is_for_drafters_only() -> None:

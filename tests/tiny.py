@@ -145,7 +145,7 @@ class ScriptedDrafter:
         self.wrong = wrong
         self.generator = torch.Generator().manual_seed(seed)
 
-    def start(self, src_tokens: Tensor, src_lengths: Tensor) -> "ScriptedState":
+    def start(self, src_tokens: Tensor, src_lengths: Tensor, capacity: int) -> "ScriptedState":
         return ScriptedState(self, [self.scripts[source(row, self.symbols)] for row in src_tokens])
 
 

@@ -7,10 +7,13 @@ import torch
 from torch import Tensor
 
 
-def accepted_length(scores: Tensor, draft: Tensor, draft_length: Tensor, beta: int, tau: float) -> Tensor:
+def accepted_length(
+    scores: Tensor, best: Tensor, draft: Tensor, draft_length: Tensor, beta: int, tau: float
+) -> Tensor:
     """How many leading draft tokens of each row are kept, ``[B]``.
 
-    ``scores`` ``[B, k + 1, V]`` are the verifier's constrained log-probabilities, ``draft`` ``[B, k]`` the draft, of
+    ``scores`` ``[B, k + 1, V]`` are the verifier's constrained log-probabilities, ``best`` ``[B, k + 1]`` its best tokens,
+    ``draft`` ``[B, k]`` the draft, of
     which the first ``draft_length`` ``[B]`` tokens count. A token is kept while it is among the ``beta`` best at its
     position, its score is within ``tau`` of the best one (log-probabilities differ as logits do), it isn't forbidden,
     and all before it were kept.
@@ -18,11 +21,12 @@ def accepted_length(scores: Tensor, draft: Tensor, draft_length: Tensor, beta: i
     k = draft.size(1)
     scores = scores[:, :k]
     if beta == 1:
-        kept = draft == scores.argmax(-1)
+        kept = draft == best[:, :k]
     else:
-        best, candidates = scores.topk(min(beta, scores.size(-1)), dim=-1)  # [B, k, beta]
+        top, candidates = scores.topk(min(beta, scores.size(-1)), dim=-1)  # [B, k, beta]
         own = scores.gather(2, draft.unsqueeze(2))  # [B, k, 1]
-        near = (best[..., :1] - own <= tau) & own.isfinite()
+        near = (top[..., :1] - own <= tau) & own.isfinite()
         kept = ((candidates == draft.unsqueeze(2)).any(-1, keepdim=True) & near).squeeze(2)
-    kept &= torch.arange(k, device=draft.device) < draft_length.unsqueeze(1)
-    return kept.long().cumprod(1).sum(1)
+    # the first position that isn't kept, or the draft's end
+    first_wrong = torch.where(kept, k, torch.arange(k, device=draft.device)).amin(1)
+    return torch.minimum(first_wrong, draft_length)

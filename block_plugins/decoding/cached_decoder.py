@@ -6,6 +6,7 @@
 """
 
 import logging
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
@@ -16,6 +17,7 @@ from fairseq.modules import MultiheadAttention, SinusoidalPositionalEmbedding
 from fairseq.modules.transformer_layer import TransformerDecoderLayerBase
 from torch import Tensor, nn
 
+from block_plugins.decoding import fast_path
 from block_plugins.decoding.kv_cache import KVCache
 
 logger = logging.getLogger(__name__)
@@ -85,99 +87,131 @@ def why_not_cached(decoder: FairseqDecoder) -> str | None:
                 return "attention with extra keys"
             if not isinstance(attention.q_proj, nn.Linear):
                 return "quantised attention projections"
+            if attention.head_dim != decoder.layers[0].self_attn.head_dim:
+                return "layers with heads of different widths"
     return None
 
 
-class CachedDecoder:
-    """Runs a fairseq Transformer decoder over static caches, in evaluation mode (no dropout).
+class DecoderLayers:
+    """The layers of a fairseq Transformer decoder over static caches, in evaluation mode (no dropout).
 
-    The weights of the three self-attention projections are joined when the object is made: make a new one after the
-    decoder's parameters have changed.
+    A few rows on a CPU go through compiled kernels where Numba is installed, all others through torch. The weights are
+    arranged when the object is made: make a new one after the decoder's parameters have changed.
     """
+
+    def __init__(self, decoder: TransformerDecoderBase) -> None:
+        self.layers = list(decoder.layers)
+        self.qkv = [joined_projection(layer.self_attn) for layer in self.layers]
+        self.kernels = fast_path.open_kernels(self.layers, self.qkv)
+
+    def start(self, encoder_out: EncoderOut, capacity: int) -> "LayersState":
+        """Projects the cross-attention's keys and values once and allocates the self-attention's cache."""
+        like = encoder_out["encoder_out"][0]
+        cross, visible = project_memory(self.layers, encoder_out)
+        attention = self.layers[0].self_attn
+        # one slot more, where tokens beyond the capacity can be written without harm
+        past = KVCache.empty(
+            len(self.layers), like.size(1), attention.num_heads, capacity + 1, attention.head_dim, like
+        )
+        return LayersState(self, past, cross, visible)
+
+
+class LayersState:
+    """A batch on its way through the layers: caches of its self- and cross-attention."""
+
+    def __init__(self, owner: DecoderLayers, past: KVCache, cross: KVCache, visible: Tensor | None) -> None:
+        self.owner = owner
+        self.past = past
+        self.cross = cross
+        self.visible = visible
+        self._bind()
+
+    def _bind(self) -> None:
+        kernels = self.owner.kernels
+        self.kernels = None if kernels is None else kernels.bind(self.past, self.cross, self.visible)
+
+    def run(self, x: Tensor, positions: Tensor, seen: Tensor, longest: int) -> Tensor:
+        """The layers' output ``[B, n, d]`` for ``x`` ``[B, n, d]``.
+
+        Column i of row b stands at ``positions[b, i]`` and sees what stands before ``seen[b, i]``, itself and the other
+        columns included; ``longest`` is the greatest of ``seen``.
+        """
+        if self.kernels is not None and fast_path.suits(x):
+            return self.kernels.run(x, positions, seen)
+        mask = (torch.arange(longest, device=x.device) < seen.unsqueeze(2)).unsqueeze(1)  # [B, 1, n, longest]
+        for index, (layer, weights) in enumerate(zip(self.owner.layers, self.owner.qkv, strict=True)):
+            query, key, value = project_heads(layer, x, weights)
+            self.past.write(index, key, value, positions)
+            mixed = F.scaled_dot_product_attention(
+                query.transpose(1, 2),
+                self.past.keys[index, :, :, :longest],
+                self.past.values[index, :, :, :longest],
+                attn_mask=mask,
+            )
+            x = run_layer(layer, x, mixed, self.cross.keys[index], self.cross.values[index], self.visible)
+        return x
+
+    def store(self, x: Tensor, positions: Tensor) -> None:
+        """Writes the first layer's keys and values of ``x`` ``[B, n, d]`` at ``positions`` ``[B, n]``, nothing more."""
+        _, key, value = project_heads(self.owner.layers[0], x, self.owner.qkv[0])
+        self.past.write(0, key, value, positions)
+
+    def select(self, rows: Tensor) -> None:
+        """Keeps the rows ``[B']`` of the caches."""
+        self.past.select(rows)
+        self.cross.select(rows)
+        if self.visible is not None:
+            self.visible = self.visible.index_select(0, rows)
+        self._bind()
+
+
+class CachedDecoder:
+    """Runs a fairseq Transformer decoder over static caches, in evaluation mode (no dropout)."""
 
     def __init__(self, decoder: TransformerDecoderBase) -> None:
         self.decoder = decoder
         self.positions = decoder.max_positions()
-        self.qkv = [joined_projection(layer.self_attn) for layer in decoder.layers]
+        self.layers = DecoderLayers(decoder)
 
     def start(self, encoder_out: EncoderOut, capacity: int) -> "CachedState":
-        """Projects the cross-attention's keys and values once and allocates the self-attention's caches."""
-        cross_caches, visible = project_memory(self.decoder, encoder_out)
-        like = encoder_out["encoder_out"][0]
-        self_caches = [
-            # one slot more, where tokens beyond the capacity can be written without harm
-            KVCache.empty(like.size(1), layer.self_attn.num_heads, capacity + 1, layer.self_attn.head_dim, like)
-            for layer in self.decoder.layers
-        ]
-        return CachedState(self, self_caches, cross_caches, visible, capacity)
+        """See ``StepDecoder.start``."""
+        return CachedState(self, self.layers.start(encoder_out, capacity), capacity)
 
     def embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """Token plus position embeddings ``[B, n, d]`` of ``tokens`` at ``positions``, both ``[B, n]``."""
         decoder = self.decoder
-        x = decoder.embed_scale * decoder.embed_tokens(tokens)
+        x = decoder.embed_tokens(tokens)
+        if decoder.embed_scale != 1.0:
+            x = decoder.embed_scale * x
         if decoder.project_in_dim is not None:
             x = decoder.project_in_dim(x)
         if decoder.embed_positions is not None:
-            # fairseq numbers positions from padding_idx + 1
-            table = _position_table(decoder.embed_positions, self.positions)
-            x = x + table[positions.clamp(max=self.positions - 1) + decoder.padding_idx + 1].to(x)
+            x = x + embed_positions(decoder, positions, self.positions)
         if decoder.layernorm_embedding is not None:
             x = decoder.layernorm_embedding(x)
         return x
 
-    def project(self, features: Tensor) -> Tensor:
-        """Features ``[..., d]`` to logits ``[..., V]``."""
-        decoder = self.decoder
-        if decoder.layer_norm is not None:
-            features = decoder.layer_norm(features)
-        if decoder.project_out_dim is not None:
-            features = decoder.project_out_dim(features)
-        return decoder.output_layer(features)
-
 
 class CachedState:
-    """A batch in decoding: one self- and one cross-attention cache per layer."""
+    """A batch in decoding."""
 
-    def __init__(
-        self,
-        owner: CachedDecoder,
-        self_caches: list[KVCache],
-        cross_caches: list[KVCache],
-        visible: Tensor | None,
-        capacity: int,
-    ) -> None:
+    def __init__(self, owner: CachedDecoder, layers: LayersState, capacity: int) -> None:
         self.owner = owner
-        self.self_caches = self_caches
-        self.cross_caches = cross_caches
-        self.visible = visible
+        self.layers = layers
         self.capacity = capacity
 
     def step(self, tokens: Tensor, start: Tensor, longest: int) -> Tensor:
         """See ``DecoderState.step``. Logits at positions beyond the capacity mean nothing."""
         offsets = torch.arange(tokens.size(1), device=tokens.device)
         positions = (start.unsqueeze(1) + offsets).clamp(max=self.capacity)  # [B, n]
-        longest = min(longest, self.capacity)
-        keys = torch.arange(longest, device=tokens.device)
-        causal = (keys <= positions.unsqueeze(2)).unsqueeze(1)  # [B, 1, n, longest]
-
-        x = self.owner.embed(tokens, positions)
-        for layer, weights, past, cross in zip(
-            self.owner.decoder.layers, self.owner.qkv, self.self_caches, self.cross_caches, strict=True
-        ):
-            query, key, value = project_heads(layer, x, weights)
-            past.write(key, value, positions)
-            mixed = F.scaled_dot_product_attention(
-                query.transpose(1, 2), past.keys[:, :, :longest], past.values[:, :, :longest], attn_mask=causal
-            )
-            x = run_layer(layer, x, mixed, cross, self.visible)
-        return self.owner.project(x)
+        # a token beyond the capacity writes into the slot that is kept for such, and sees it too
+        longest = min(longest, self.capacity + 1)
+        x = self.layers.run(self.owner.embed(tokens, positions), positions, positions + 1, longest)
+        return project(self.owner.decoder, finish(self.owner.decoder, x))
 
     def select(self, rows: Tensor) -> None:
         """Keeps the rows ``[B']`` of every cache."""
-        for cache in (*self.self_caches, *self.cross_caches):
-            cache.select(rows)
-        if self.visible is not None:
-            self.visible = self.visible.index_select(0, rows)
+        self.layers.select(rows)
 
 
 class RecomputingDecoder:
@@ -222,37 +256,39 @@ class RecomputingState:
             self.tokens = self.tokens.index_select(0, rows)
 
 
-def project_memory(decoder: TransformerDecoderBase, encoder_out: EncoderOut) -> tuple[list[KVCache], Tensor | None]:
-    """Each layer's cross-attention keys and values, and which source positions are no padding, ``[B, 1, 1, S]``, or
-    None where all are.
+def project_memory(
+    layers: Sequence[TransformerDecoderLayerBase], encoder_out: EncoderOut
+) -> tuple[KVCache, Tensor | None]:
+    """The cross-attention's keys and values, and which source positions are no padding, ``[B, 1, 1, S]``, or None
+    where all are.
     """
     memory = encoder_out["encoder_out"][0].transpose(0, 1)  # [B, S, encoder d]
     padding = encoder_out["encoder_padding_mask"]
     visible = None
     if len(padding) > 0 and bool(padding[0].any()):
         visible = ~padding[0][:, None, None, :]
-    caches = []
-    for layer in decoder.layers:
+    keys, values = [], []
+    for layer in layers:
         cross = layer.encoder_attn
-        keys = split_heads(cross.k_proj(memory), cross.num_heads).transpose(1, 2)
-        values = split_heads(cross.v_proj(memory), cross.num_heads).transpose(1, 2)
-        caches.append(KVCache(keys.contiguous(), values.contiguous()))
-    return caches, visible
+        keys.append(split_heads(cross.k_proj(memory), cross.num_heads).transpose(1, 2))
+        values.append(split_heads(cross.v_proj(memory), cross.num_heads).transpose(1, 2))
+    return KVCache(torch.stack(keys), torch.stack(values)), visible
 
 
 def project_heads(layer: TransformerDecoderLayerBase, x: Tensor, weights: JoinedWeights) -> tuple[Tensor, ...]:
     """Self-attention query, key and value for a layer's input ``x`` ``[B, n, d]``, each ``[B, n, heads, head_dim]``."""
     if layer.normalize_before:
         x = layer.self_attn_layer_norm(x)
-    return tuple(split_heads(part, layer.self_attn.num_heads) for part in F.linear(x, *weights).chunk(3, dim=-1))
+    return tuple(split_heads(part, layer.self_attn.num_heads) for part in fast_path.linear(x, *weights).chunk(3, dim=-1))
 
 
 def run_layer(
-    layer: TransformerDecoderLayerBase, x: Tensor, mixed: Tensor, cross: KVCache, visible: Tensor | None
+    layer: TransformerDecoderLayerBase, x: Tensor, mixed: Tensor, keys: Tensor, values: Tensor, visible: Tensor | None
 ) -> Tensor:
     """The output of a decoder layer for its input ``x`` ``[B, n, d]``, in evaluation mode.
 
-    ``mixed`` ``[B, heads, n, head_dim]`` is what its self-attention found for these positions.
+    ``mixed`` ``[B, heads, n, head_dim]`` is what its self-attention found for these positions; ``keys`` and ``values``
+    ``[B, heads, S, head_dim]`` are those of its cross-attention.
     """
     before = layer.normalize_before
     x = x + layer.self_attn.out_proj(_join_heads(mixed))
@@ -263,7 +299,7 @@ def run_layer(
     if before:
         x = layer.encoder_attn_layer_norm(x)
     query = split_heads(layer.encoder_attn.q_proj(x), layer.encoder_attn.num_heads).transpose(1, 2)
-    x = F.scaled_dot_product_attention(query, cross.keys, cross.values, attn_mask=visible)
+    x = F.scaled_dot_product_attention(query, keys, values, attn_mask=visible)
     x = residual + layer.encoder_attn.out_proj(_join_heads(x))
     if not before:
         x = layer.encoder_attn_layer_norm(x)
@@ -277,6 +313,23 @@ def run_layer(
     return x
 
 
+def finish(decoder: TransformerDecoderBase, x: Tensor) -> Tensor:
+    """The last layer's output ``[..., d]`` as the output projection wants it."""
+    if decoder.layer_norm is not None:
+        x = decoder.layer_norm(x)
+    if decoder.project_out_dim is not None:
+        x = decoder.project_out_dim(x)
+    return x
+
+
+def project(decoder: TransformerDecoderBase, features: Tensor) -> Tensor:
+    """Finished features ``[..., d]`` to logits ``[..., V]``."""
+    output = decoder.output_projection
+    if isinstance(output, nn.Linear):
+        return fast_path.linear(features, output.weight, output.bias)
+    return decoder.output_layer(features)
+
+
 def joined_projection(attention: MultiheadAttention) -> JoinedWeights:
     """Weight ``[3d, d]`` and bias ``[3d]`` that give query, key and value in one product."""
     projections = (attention.q_proj, attention.k_proj, attention.v_proj)
@@ -286,17 +339,18 @@ def joined_projection(attention: MultiheadAttention) -> JoinedWeights:
     return weight, torch.cat([projection.bias for projection in projections]).detach()
 
 
-def _position_table(module: Any, size: int) -> Tensor:
-    """The rows that ``module`` adds to the embeddings, indexed by fairseq's position numbers."""
+def embed_positions(decoder: TransformerDecoderBase, positions: Tensor, size: int) -> Tensor:
+    """The position embeddings ``[B, n, d]`` of ``positions`` ``[B, n]``, counted from 0; the decoder has ``size``."""
+    module: Any = decoder.embed_positions
+    first = decoder.padding_idx + 1  # fairseq numbers positions from there
     if isinstance(module, SinusoidalPositionalEmbedding):
-        needed = module.padding_idx + 1 + size
-        if module.weights.size(0) < needed:
-            table = SinusoidalPositionalEmbedding.get_embedding(needed, module.embedding_dim, module.padding_idx)
+        if module.weights.size(0) < first + size:
+            table = SinusoidalPositionalEmbedding.get_embedding(first + size, module.embedding_dim, module.padding_idx)
             module.weights = table.to(module.weights)
-        table = module.weights
+        table = module.weights.to(decoder.embed_tokens.weight)
     else:
         table = module.weight
-    return table
+    return F.embedding(positions.clamp(max=size - 1) + first, table)
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:

@@ -22,34 +22,44 @@ class Constraints:
     max_len: int
     prefix: Tensor | None = None
 
-    def log_probs(self, logits: Tensor, start: Tensor) -> Tensor:
+    def log_probs(self, logits: Tensor, start: Tensor, shortest: int, longest: int) -> Tensor:
         """Log-probabilities ``[B, n, V]``, at least float32, with every forbidden token at -inf.
 
-        ``logits[b, i]`` (natural scale, ``[B, n, V]``) scores the output token number ``start[b] + i``, counted from 0.
+        ``logits[b, i]`` (natural scale, ``[B, n, V]``) scores the output token number ``start[b] + i``, counted from 0;
+        ``shortest`` and ``longest`` are the least and the greatest of ``start``: rules that can't hold yet, or no
+        longer, cost nothing.
         """
         settings = self.settings
+        n = logits.size(1)
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         if settings.temperature != 1.0:
             logits = logits / settings.temperature
         scores = F.log_softmax(logits, dim=-1)
-        scores = scores.masked_fill_(scores.isnan(), -math.inf)
+        invalid = scores[..., :1].isnan()  # one nan or infinite logit makes all of its row nan
+        if scores.is_cuda or bool(invalid.any()):
+            scores = scores.masked_fill_(invalid, -math.inf)
         scores[..., settings.pad] = -math.inf
-        scores[..., settings.unk] -= settings.unk_penalty
+        if settings.unk_penalty != 0:
+            scores[..., settings.unk] -= settings.unk_penalty
 
-        step = start.unsqueeze(1) + torch.arange(logits.size(1), device=logits.device)  # [B, n]
+        may_end = longest + n > self.max_len
+        may_be_too_short = shortest < settings.min_len
+        if not (may_end or may_be_too_short or self.prefix is not None):
+            return scores
+        step = start.unsqueeze(1) + torch.arange(n, device=logits.device)  # [B, n]
         at_limit = step >= self.max_len
-        not_eos = torch.ones(logits.size(2), dtype=torch.bool, device=logits.device)
-        not_eos[settings.eos] = False
-        scores = scores.masked_fill(at_limit.unsqueeze(2) & not_eos, -math.inf)
-
+        if may_end:
+            not_eos = torch.ones(logits.size(2), dtype=torch.bool, device=logits.device)
+            not_eos[settings.eos] = False
+            scores = scores.masked_fill(at_limit.unsqueeze(2) & not_eos, -math.inf)
         # fairseq applies the minimum length to no row while any row of the batch may still have a prefix token
         unprefixed = torch.ones_like(at_limit)
         if self.prefix is not None:
             unprefixed = (step >= self.prefix.size(1)) | at_limit
             scores = self._force_prefix(scores, step, ~unprefixed)
-        scores[..., settings.eos] = scores[..., settings.eos].masked_fill(
-            unprefixed & (step < settings.min_len), -math.inf
-        )
+        if may_be_too_short:
+            too_short = unprefixed & (step < settings.min_len)
+            scores[..., settings.eos] = scores[..., settings.eos].masked_fill(too_short, -math.inf)
         return scores
 
     def _force_prefix(self, scores: Tensor, step: Tensor, prefixed: Tensor) -> Tensor:

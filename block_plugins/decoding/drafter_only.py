@@ -12,16 +12,18 @@ def draft_all(
     """Fills ``hypotheses``; returns the number of blocks of each sentence. ``max_len`` must fit the drafter's
     positions.
     """
-    device = hypotheses.tokens.device
+    device = hypotheses.rows.device
     blocks = [0] * hypotheses.open
     while hypotheses.open:
         length = hypotheses.length
-        rows = hypotheses.rows.tolist()
+        rows = hypotheses.sentences
         with statistics.phase("draft", device):
             draft = drafter.propose(
                 hypotheses.prefix(), length, hypotheses.longest, block_size, constraints.max_len - length
             )
-            scores, tokens = constraints.log_probs(draft.logits, length).max(-1)  # [b, k] each
+            scores, tokens = constraints.log_probs(
+                draft.logits, length, hypotheses.shortest, hypotheses.longest
+            ).max(-1)  # [b, k] each
         committed, keep = hypotheses.commit(tokens, scores, length.new_full((len(rows),), block_size))
         for row in rows:
             blocks[row] += 1

@@ -9,15 +9,16 @@ from fairseq.models import FairseqEncoderDecoderModel
 from torch import Tensor
 
 from block_plugins.decoding.cached_decoder import (
+    DecoderLayers,
     EncoderOut,
-    JoinedWeights,
-    joined_projection,
+    embed_positions,
+    finish,
+    project,
     project_heads,
     project_memory,
     run_layer,
     why_not_cached,
 )
-from block_plugins.decoding.kv_cache import KVCache
 
 
 @dataclass
@@ -48,14 +49,18 @@ class DraftState(Protocol):
 class Drafter(Protocol):
     """Starts drafting for a batch of sources."""
 
-    def start(self, src_tokens: Tensor, src_lengths: Tensor) -> DraftState:
-        """Encodes ``src_tokens`` ``[B, S]``."""
+    def start(self, src_tokens: Tensor, src_lengths: Tensor, capacity: int) -> DraftState:
+        """Encodes ``src_tokens`` ``[B, S]``; prefix and draft together will not exceed ``capacity`` tokens."""
         ...
 
 
 class BlockDrafter:
     """The block NAT model: prefix, then a block of masks, all read at once; the block's tokens are predicted in
     parallel.
+
+    With one decoder layer nothing of the prefix but that layer's keys and values is ever used, and these depend on the
+    token and its position alone: they are kept, and a draft costs no more for a long prefix than for a short one. More
+    layers read the whole prefix anew each time, for the decoder attends in both directions.
     """
 
     def __init__(self, model: FairseqEncoderDecoderModel, pad: int, unk: int, eos: int) -> None:
@@ -64,26 +69,94 @@ class BlockDrafter:
         self.positions = model.decoder.max_positions()
         self.pad, self.unk, self.eos = pad, unk, eos
         self.plain = why_not_cached(model.decoder) is None
+        self._layers: DecoderLayers | None = None
+        self._versions: list[int] = []
 
-    def start(self, src_tokens: Tensor, src_lengths: Tensor) -> "BlockDraftState":
+    def start(self, src_tokens: Tensor, src_lengths: Tensor, capacity: int) -> "BlockDraftState":
         """See ``Drafter.start``."""
-        return BlockDraftState(self, self.encoder(src_tokens, src_lengths=src_lengths))
+        encoder_out = self.encoder(src_tokens, src_lengths=src_lengths)
+        if not self.plain:
+            return BlockDraftState(self, encoder_out)
+        if len(self.decoder.layers) == 1:
+            return PrefixCachingDraftState(self, encoder_out, self.layers(), min(capacity, self.positions))
+        return RereadingDraftState(self, encoder_out, self.layers())
 
-    def features(self, tokens: Tensor, at: Tensor, state: "BlockDraftState") -> Tensor:
-        """Features ``[B, k, d]`` of the positions ``at`` ``[B, k]`` of ``tokens`` ``[B, T]``.
+    def layers(self) -> DecoderLayers:
+        """The decoder's layers, arranged anew when its weights have changed (it may be in training)."""
+        versions = [parameter._version for parameter in self.decoder.layers.parameters()]
+        if self._layers is None or versions != self._versions:
+            self._layers = DecoderLayers(self.decoder)
+            self._versions = versions
+        return self._layers
 
-        The same network as the model's own forward pass, without what a draft can do without: the sources are projected
-        once a batch, not once a draft, and the last layer is computed for the block alone.
-        """
-        decoder = self.decoder
-        if not self.plain:  # unusual layers: the model's own forward pass knows them
-            return _rows(decoder.extract_features(tokens, state.encoder_out)[0], at)
-        x, positions = decoder.embed(tokens, state.encoder_out)
-        known = ~tokens.eq(self.pad)[:, None, None, :]  # [B, 1, 1, T]
+
+class BlockDraftState:
+    """Encoded sources. Here the model's own forward pass drafts, which knows layers of every kind."""
+
+    def __init__(self, owner: BlockDrafter, encoder_out: EncoderOut) -> None:
+        self.owner = owner
+        self.encoder_out = encoder_out
+
+    def propose(self, prefix: Tensor, length: Tensor, longest: int, k: int, budget: Tensor) -> Draft:
+        """See ``DraftState.propose``. A row whose prefix leaves no position for a draft gets an empty one."""
+        owner = self.owner
+        # A block is never cut short by the budget, for the drafter was trained on whole blocks; only the drafter's
+        # positions cut it.
+        block = (owner.positions - length).clamp(min=0, max=k)  # [B]
+        logits = project(owner.decoder, self.features(prefix, length, longest, k, block))
+        pad = logits[..., owner.pad].clone()
+        logits[..., owner.pad] = float("-inf")
+        draft = logits.argmax(-1)
+        logits[..., owner.pad] = pad
+        # what stands behind a drafted EOS can never be committed
+        is_eos = draft.eq(owner.eos).long()
+        useful = (is_eos.cumsum(1) == is_eos).sum(1)
+        return Draft(draft, logits, torch.minimum(useful, torch.minimum(block, budget)))
+
+    def features(self, prefix: Tensor, length: Tensor, longest: int, k: int, block: Tensor) -> Tensor:
+        """Finished features ``[B, k, d]`` of the ``block`` ``[B]`` masks (at most ``k``) behind each prefix."""
+        tokens, at = self.side_by_side(prefix, length, longest, k, block)
+        return _rows(self.owner.decoder.extract_features(tokens, self.encoder_out)[0], at)
+
+    def side_by_side(
+        self, prefix: Tensor, length: Tensor, longest: int, k: int, block: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The decoder's input ``[prefix, masks, pad]`` ``[B, T]``, and where the masks stand, ``[B, k]``."""
+        owner = self.owner
+        width = min(longest + k, owner.positions)
+        column = torch.arange(width, device=prefix.device)
+        start = length.unsqueeze(1).clamp(max=width)
+        end = start + block.unsqueeze(1)
+        tokens = torch.full((prefix.size(0), width), owner.pad, dtype=prefix.dtype, device=prefix.device)
+        known = min(prefix.size(1), width)
+        tokens[:, :known] = prefix[:, :known]
+        tokens = tokens.masked_fill((column >= start) & (column < end), owner.unk)
+        tokens = tokens.masked_fill(column >= end, owner.pad)
+        return tokens, (start + torch.arange(k, device=prefix.device)).clamp(max=width - 1)
+
+    def select(self, rows: Tensor) -> None:
+        """See ``DraftState.select``."""
+        self.encoder_out = self.owner.encoder.reorder_encoder_out(self.encoder_out, rows)
+
+
+class RereadingDraftState(BlockDraftState):
+    """The same network, without what a draft can do without: the sources are projected once a batch, not once a draft,
+    and the last layer is computed for the block alone.
+    """
+
+    def __init__(self, owner: BlockDrafter, encoder_out: EncoderOut, layers: DecoderLayers) -> None:
+        super().__init__(owner, encoder_out)
+        self.layers = layers
+        self.cross, self.visible = project_memory(layers.layers, encoder_out)
+
+    def features(self, prefix: Tensor, length: Tensor, longest: int, k: int, block: Tensor) -> Tensor:
+        """See ``BlockDraftState.features``."""
+        tokens, at = self.side_by_side(prefix, length, longest, k, block)
+        decoder = self.owner.decoder
+        x, positions = decoder.embed(tokens, self.encoder_out)
+        known = ~tokens.eq(self.owner.pad)[:, None, None, :]  # [B, 1, 1, T]
         last = len(decoder.layers) - 1
-        for index, (layer, weights, cross) in enumerate(
-            zip(decoder.layers, state.qkv, state.cross_caches, strict=True)
-        ):
+        for index, (layer, weights) in enumerate(zip(self.layers.layers, self.layers.qkv, strict=True)):
             x = x + positions
             query, key, value = project_heads(layer, x, weights)  # [B, T, heads, head_dim]
             if index == last:
@@ -92,56 +165,67 @@ class BlockDrafter:
             mixed = F.scaled_dot_product_attention(
                 query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), attn_mask=known
             )
-            x = run_layer(layer, x, mixed, cross, state.visible)
-        return decoder.finish(x)
-
-
-class BlockDraftState:
-    """Encoded sources; the prefix is read anew each time, for the decoder attends in both directions."""
-
-    def __init__(self, owner: BlockDrafter, encoder_out: EncoderOut) -> None:
-        self.owner = owner
-        self.encoder_out = encoder_out
-        self.qkv: list[JoinedWeights] = []
-        self.cross_caches: list[KVCache] = []
-        self.visible: Tensor | None = None
-        if owner.plain:
-            # joined anew for each batch, for the weights may be in training
-            self.qkv = [joined_projection(layer.self_attn) for layer in owner.decoder.layers]
-            self.cross_caches, self.visible = project_memory(owner.decoder, encoder_out)
-
-    def propose(self, prefix: Tensor, length: Tensor, longest: int, k: int, budget: Tensor) -> Draft:
-        """See ``DraftState.propose``. A row whose prefix leaves no position for a draft gets an empty one."""
-        owner = self.owner
-        # Rows are drafted side by side: [prefix, k masks, pad]. A block is never cut short by the budget, for the
-        # drafter was trained on whole blocks; only the drafter's positions cut it.
-        block = (owner.positions - length).clamp(min=0, max=k).unsqueeze(1)  # [B, 1]
-        width = min(longest + k, owner.positions)
-        column = torch.arange(width, device=prefix.device)
-        start = length.unsqueeze(1).clamp(max=width)
-        tokens = torch.full((prefix.size(0), width), owner.pad, dtype=prefix.dtype, device=prefix.device)
-        known = min(prefix.size(1), width)
-        tokens[:, :known] = prefix[:, :known]
-        tokens = tokens.masked_fill((column >= start) & (column < start + block), owner.unk)
-        tokens = tokens.masked_fill(column >= start + block, owner.pad)
-
-        at = (start + torch.arange(k, device=prefix.device)).clamp(max=width - 1)  # [B, k]
-        logits = owner.decoder.output_layer(owner.features(tokens, at, self))
-        allowed = logits.clone()
-        allowed[..., owner.pad] = float("-inf")
-        draft = allowed.argmax(-1)
-        # what stands behind a drafted EOS can never be committed
-        ended = draft.eq(owner.eos).long().cumsum(1) - draft.eq(owner.eos).long()
-        useful = torch.minimum((ended == 0).sum(1), torch.minimum(block.squeeze(1), budget))
-        return Draft(draft, logits, useful)
+            x = run_layer(layer, x, mixed, self.cross.keys[index], self.cross.values[index], self.visible)
+        return finish(decoder, x)
 
     def select(self, rows: Tensor) -> None:
         """See ``DraftState.select``."""
-        self.encoder_out = self.owner.encoder.reorder_encoder_out(self.encoder_out, rows)
-        for cache in self.cross_caches:
-            cache.select(rows)
+        super().select(rows)
+        self.cross.select(rows)
         if self.visible is not None:
             self.visible = self.visible.index_select(0, rows)
+
+
+class PrefixCachingDraftState(BlockDraftState):
+    """A decoder of one layer, whose keys and values of the prefix are kept from draft to draft."""
+
+    def __init__(self, owner: BlockDrafter, encoder_out: EncoderOut, layers: DecoderLayers, capacity: int) -> None:
+        super().__init__(owner, encoder_out)
+        self.state = layers.start(encoder_out, capacity)
+        self.capacity = capacity
+        self.newest: int | None = None  # the most tokens that a row can have got since the last draft
+        # the decoder's input at masked positions [B, P, d], which depends on the source and the position alone
+        self.masks = encoder_out["encoder_out"][0].new_empty(0)
+
+    def features(self, prefix: Tensor, length: Tensor, longest: int, k: int, block: Tensor) -> Tensor:
+        """See ``BlockDraftState.features``."""
+        mask = self.owner.unk
+        start = length.unsqueeze(1)
+        newest = longest if self.newest is None else min(self.newest, longest)
+        self.newest = k + 1
+        if newest > 0:
+            positions = start - torch.arange(newest, 0, -1, device=prefix.device)  # [B, newest]
+            known = (positions >= 0) & (positions < self.capacity)
+            tokens = prefix.gather(1, positions.clamp(min=0, max=prefix.size(1) - 1))
+            positions = torch.where(known, positions, self.capacity)  # the cache's slot for what nobody sees
+            self.state.store(self._embed(torch.where(known, tokens, mask), positions), positions)
+        columns = torch.arange(k, device=prefix.device)
+        positions = torch.where(columns < block.unsqueeze(1), start + columns, self.capacity)
+        x = _rows(self._masks(longest + k), positions.clamp(max=self.capacity - 1))
+        # a row without room for a draft sees something all the same; nobody reads what it drafts
+        seen = (start + block.unsqueeze(1)).clamp(min=1, max=self.capacity).expand(-1, k)
+        return finish(self.owner.decoder, self.state.run(x, positions, seen, min(longest + k, self.capacity)))
+
+    def _masks(self, count: int) -> Tensor:
+        """The input at masked positions ``[B, P, d]``, of at least the first ``count``, where there are as many."""
+        rows = self.encoder_out["encoder_out"][0].size(1)
+        if self.masks.dim() < 3 or self.masks.size(1) < min(count, self.capacity):
+            positions = torch.arange(min(self.capacity, 2 * count), device=self.masks.device).expand(rows, -1)
+            self.masks = self._embed(torch.full_like(positions, self.owner.unk), positions)
+        return self.masks
+
+    def _embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        decoder = self.owner.decoder
+        embedded = embed_positions(decoder, positions, self.owner.positions)
+        x, _ = decoder.embed(tokens, self.encoder_out, embedded)
+        return x + embedded
+
+    def select(self, rows: Tensor) -> None:
+        """See ``DraftState.select``."""
+        super().select(rows)
+        self.state.select(rows)
+        if self.masks.dim() == 3:
+            self.masks = self.masks.index_select(0, rows)
 
 
 def _rows(x: Tensor, at: Tensor) -> Tensor:

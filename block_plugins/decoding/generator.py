@@ -92,8 +92,8 @@ def gad(
             encoder_out = verifier.encoder(src_tokens, src_lengths=src_lengths)
             state = step_decoder.start(encoder_out, max_len + 1)
         with statistics.phase("draft", device):
-            drafting = drafter.start(src_tokens, src_lengths)
-        hypotheses = Hypotheses(src_tokens.size(0), max_len, search.eos, device, _score_type(verifier))
+            drafting = drafter.start(src_tokens, src_lengths, max_len + speculation.block_size)
+        hypotheses = Hypotheses(src_tokens.size(0), max_len, search.eos, device, _score_type(verifier), speculation.block_size + 1)
         iterations, history = speculate(
             drafting, state, Constraints(search, max_len, prefix), hypotheses, speculation, statistics
         )
@@ -126,8 +126,8 @@ def drafter_alone(
     def decode(src_tokens: Tensor, src_lengths: Tensor, prefix: Tensor | None, statistics: Statistics) -> Decoded:
         max_len = _max_len(search, src_tokens, model.decoder.max_positions())
         with statistics.phase("draft", src_tokens.device):
-            drafting = drafter.start(src_tokens, src_lengths)
-        hypotheses = Hypotheses(src_tokens.size(0), max_len, search.eos, src_tokens.device, _score_type(model))
+            drafting = drafter.start(src_tokens, src_lengths, max_len + block_size)
+        hypotheses = Hypotheses(src_tokens.size(0), max_len, search.eos, src_tokens.device, _score_type(model), block_size)
         blocks = draft_all(drafting, Constraints(search, max_len, prefix), hypotheses, block_size, statistics)
         return _with_steps(hypotheses.finish(search.length_penalty, search.normalize_scores), blocks)
 

@@ -9,35 +9,40 @@ Hypothesis = dict[str, Any]
 
 
 class Hypotheses:
-    """Committed tokens ``[B, capacity]`` with their log-probabilities, one row for each sentence, in input order.
+    """Committed tokens with their log-probabilities, one row for each sentence, in input order.
 
-    Only open rows take part in decoding: ``rows`` ``[b]`` maps them to the sentences, ``length`` ``[b]`` is how many
-    tokens they have, and ``longest`` is the greatest of these, known without asking the device.
+    Only open rows take part in decoding: ``rows`` ``[b]`` maps them to the sentences (``sentences`` is the same list on
+    the host), ``length`` ``[b]`` is how many tokens they have, and ``shortest`` and ``longest`` are the least and the
+    greatest of these, known without asking the device.
     """
 
-    def __init__(self, rows: int, max_len: int, eos: int, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(
+        self, rows: int, max_len: int, eos: int, device: torch.device, dtype: torch.dtype, most: int = 1
+    ) -> None:
+        """At most ``most`` tokens can be committed at once."""
         self.eos = eos
-        self.tokens = torch.full((rows, max_len + 1), eos, dtype=torch.long, device=device)
-        self.scores = torch.zeros(rows, max_len + 1, dtype=dtype, device=device)
+        # Column 0 is the EOS that begins every decoder input. What stands behind a row's length means nothing.
+        self.buffer = torch.full((rows, 1 + max_len + 1 + most), eos, dtype=torch.long, device=device)
+        self.scores = torch.zeros(rows, self.buffer.size(1), dtype=dtype, device=device)
         self.final_length = torch.zeros(rows, dtype=torch.long, device=device)
         self.rows = torch.arange(rows, device=device)
+        self.sentences = list(range(rows))
         self.length = torch.zeros(rows, dtype=torch.long, device=device)
-        self.longest = 0
+        self.shortest = self.longest = 0
+        self.column = torch.arange(most, device=device)
 
     @property
     def open(self) -> int:
         """How many rows are not finished."""
-        return self.rows.size(0)
+        return len(self.sentences)
 
     def prefix(self) -> Tensor:
         """The open rows' tokens ``[b, max(longest, 1)]``; what stands behind a row's length means nothing."""
-        return self.tokens[self.rows, : max(self.longest, 1)]
+        return self.buffer[:, 1 : 1 + max(self.longest, 1)].index_select(0, self.rows)
 
     def last(self) -> Tensor:
-        """The last committed token of each open row ``[b]``, EOS where there is none: that begins every decoder
-        input.
-        """
-        return torch.where(self.length == 0, self.eos, self.tokens[self.rows, (self.length - 1).clamp(min=0)])
+        """The last committed token of each open row ``[b]``, EOS where there is none."""
+        return self.buffer[self.rows, self.length]
 
     def commit(self, tokens: Tensor, scores: Tensor, count: Tensor) -> tuple[Tensor, Tensor | None]:
         """Appends the first ``count`` ``[b]`` of ``tokens`` ``[b, n]`` to the open rows, up to and including an EOS.
@@ -46,26 +51,26 @@ class Hypotheses:
         where all do. A caller that gets indices has to keep just these rows of its own state.
         """
         n = tokens.size(1)
-        column = torch.arange(n, device=tokens.device)
-        is_eos = tokens.eq(self.eos) & (column < count.unsqueeze(1))
-        first_eos = torch.where(is_eos, column, n).min(1).values
-        count = torch.minimum(count, first_eos + 1)
-        finished = is_eos.any(1)
+        column = self.column[:n]
+        through_eos = torch.where(tokens == self.eos, column, n).amin(1) + 1
+        finished = through_eos <= count
+        count = torch.minimum(count, through_eos)
 
-        mask = column < count.unsqueeze(1)
-        row = self.rows.unsqueeze(1).expand(-1, n)[mask]
-        at = (self.length.unsqueeze(1) + column)[mask]
-        self.tokens[row, at] = tokens[mask]
-        self.scores[row, at] = scores[mask]
+        at = (self.rows.unsqueeze(1), self.length.unsqueeze(1) + (column + 1))
+        self.buffer[at] = tokens
+        self.scores[at] = scores
         self.length = self.length + count
         self.final_length[self.rows] = self.length
 
-        flags = torch.cat([finished.long(), self.length]).tolist()  # the one wait for the device in an iteration
-        done, lengths = flags[: self.open], flags[self.open :]
-        still_open = [index for index, ended in enumerate(done) if not ended]
-        self.longest = max((lengths[index] for index in still_open), default=0)
-        if len(still_open) == self.open:
+        # the one wait for the device in an iteration
+        done, lengths = torch.stack([finished.long(), self.length]).tolist()
+        if not any(done):
+            self.shortest, self.longest = min(lengths), max(lengths)
             return count, None
+        still_open = [index for index, ended in enumerate(done) if not ended]
+        self.sentences = [self.sentences[index] for index in still_open]
+        self.shortest = min((lengths[index] for index in still_open), default=0)
+        self.longest = max((lengths[index] for index in still_open), default=0)
         keep = torch.tensor(still_open, dtype=torch.long, device=tokens.device)
         self.rows = self.rows.index_select(0, keep)
         self.length = self.length.index_select(0, keep)
@@ -74,7 +79,8 @@ class Hypotheses:
     def finish(self, length_penalty: float, normalize_scores: bool) -> list[list[Hypothesis]]:
         """One fairseq hypothesis for each sentence: tokens with EOS, score (natural log) and positional scores."""
         output: list[list[Hypothesis]] = []
-        for tokens, scores, length in zip(self.tokens, self.scores, self.final_length.tolist(), strict=True):
+        lengths = self.final_length.tolist()
+        for tokens, scores, length in zip(self.buffer[:, 1:], self.scores[:, 1:], lengths, strict=True):
             total = scores[:length].sum()
             output.append(
                 [

@@ -5,7 +5,7 @@ from torch import Tensor
 
 
 class KVCache:
-    """Keys and values of one attention layer, ``[B, heads, capacity, head_dim]`` each.
+    """Keys and values of all attention layers of a decoder, ``[layers, B, heads, capacity, head_dim]`` each.
 
     What lies behind the last position that a row attends to is never read, so rejected positions are simply
     overwritten.
@@ -16,19 +16,19 @@ class KVCache:
         self.values = values
 
     @classmethod
-    def empty(cls, rows: int, heads: int, capacity: int, head_dim: int, like: Tensor) -> "KVCache":
+    def empty(cls, layers: int, rows: int, heads: int, capacity: int, head_dim: int, like: Tensor) -> "KVCache":
         """A cache for ``capacity`` positions of ``rows`` rows with the device and dtype of ``like``."""
-        shape = (rows, heads, capacity, head_dim)
+        shape = (layers, rows, heads, capacity, head_dim)
         # Zeros, not uninitialised memory: a masked position has weight 0, and 0 * nan would still be nan.
         return cls(like.new_zeros(shape), like.new_zeros(shape))
 
-    def write(self, keys: Tensor, values: Tensor, positions: Tensor) -> None:
-        """Stores ``keys`` and ``values`` ``[B, n, heads, head_dim]`` at ``positions`` ``[B, n]``."""
+    def write(self, layer: int, keys: Tensor, values: Tensor, positions: Tensor) -> None:
+        """Stores ``keys`` and ``values`` ``[B, n, heads, head_dim]`` of a layer at ``positions`` ``[B, n]``."""
         rows = torch.arange(keys.size(0), device=keys.device).unsqueeze(1)
-        self.keys[rows, :, positions] = keys
-        self.values[rows, :, positions] = values
+        self.keys[layer][rows, :, positions] = keys
+        self.values[layer][rows, :, positions] = values
 
     def select(self, rows: Tensor) -> None:
         """Keeps (or reorders to, or repeats) the given rows ``[B']``."""
-        self.keys = self.keys.index_select(0, rows)
-        self.values = self.values.index_select(0, rows)
+        self.keys = self.keys.index_select(1, rows)
+        self.values = self.values.index_select(1, rows)

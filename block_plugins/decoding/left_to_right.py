@@ -1,5 +1,7 @@
 """Greedy decoding, one token a step, on the cached decoder."""
 
+import torch
+
 from block_plugins.decoding.cached_decoder import DecoderState
 from block_plugins.decoding.constraints import Constraints
 from block_plugins.decoding.hypotheses import Hypotheses
@@ -10,13 +12,14 @@ def greedy(
     verifier: DecoderState, constraints: Constraints, hypotheses: Hypotheses, statistics: Statistics
 ) -> list[int]:
     """Fills ``hypotheses`` with the verifier's best token at each step; returns each sentence's number of steps."""
-    device = hypotheses.tokens.device
+    device = hypotheses.rows.device
     while hypotheses.open:
         with statistics.phase("verify", device):
-            logits = verifier.step(hypotheses.last().unsqueeze(1), hypotheses.length, hypotheses.longest + 1)
-            scores, tokens = constraints.log_probs(logits, hypotheses.length).max(-1)  # [b, 1] each
+            length, shortest, longest = hypotheses.length, hypotheses.shortest, hypotheses.longest
+            logits = verifier.step(hypotheses.last().unsqueeze(1), length, longest + 1)
+            scores, tokens = constraints.log_probs(logits, length, shortest, longest).max(-1)  # [b, 1] each
         statistics.tokens += hypotheses.open
-        _, keep = hypotheses.commit(tokens, scores, hypotheses.length.new_ones(hypotheses.open))
+        _, keep = hypotheses.commit(tokens, scores, torch.ones_like(length))
         if keep is not None:
             verifier.select(keep)
             constraints.select(keep)

@@ -32,8 +32,12 @@ class SearchSettings:
 
 @dataclass(frozen=True)
 class SpeculationSettings:
-    """How drafts are made and judged: ``block_size`` tokens at once, kept by the top-``beta`` within ``tau`` rule."""
+    """How drafts are made and judged: ``block_size`` tokens at once, kept by the top-``beta`` within ``tau`` rule.
+
+    ``keep_drafts`` records every draft, for ``--retain-iter-history``.
+    """
 
     block_size: int = 25
     beta: int = 1
     tau: float = 0.0
+    keep_drafts: bool = False

@@ -1,6 +1,7 @@
 """The loop: draft -> verify -> accept -> commit (Generalized Aggressive Decoding, Xia et al. 2023, algorithm 1)."""
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from block_plugins.decoding.acceptance import accepted_length
@@ -27,47 +28,43 @@ def speculate(
     An iteration sends each row's draft through the verifier in one pass, keeps the longest accepted prefix and adds the
     verifier's own token behind it. Rows have lengths of their own; a finished row leaves the batch with its caches.
     """
-    sentences = hypotheses.open
-    device = hypotheses.tokens.device
-    iterations = [0] * sentences
-    history: History = [[] for _ in range(sentences)]
-
+    iterations = [0] * hypotheses.open
+    history: History = [[] for _ in iterations]
+    drafted = kept = added = torch.zeros((), dtype=torch.long, device=hypotheses.rows.device)
+    device = drafted.device
     while hypotheses.open:
-        length = hypotheses.length
-        rows = hypotheses.rows.tolist()
+        sentences, length, shortest, longest = hypotheses.sentences, hypotheses.length, hypotheses.shortest, hypotheses.longest
         with statistics.phase("draft", device):
-            draft = drafter.propose(
-                hypotheses.prefix(), length, hypotheses.longest, settings.block_size, constraints.max_len - length
-            )
-            sent = draft.length.tolist()
-            k = max(sent)  # nobody needs the columns that no row sends
-            tokens = draft.tokens[:, :k]
+            draft = drafter.propose(hypotheses.prefix(), length, longest, settings.block_size, constraints.max_len - length)
+            tokens = draft.tokens
+            k = tokens.size(1)
 
         with statistics.phase("verify", device):
-            logits = verifier.step(
-                torch.cat([hypotheses.last().unsqueeze(1), tokens], dim=1), length, hypotheses.longest + k + 1
-            )
-            scores = constraints.log_probs(logits, length)
-            accepted = accepted_length(scores, tokens, draft.length, settings.beta, settings.tau)
+            logits = verifier.step(torch.cat([hypotheses.last().unsqueeze(1), tokens], dim=1), length, longest + k + 1)
+            scores = constraints.log_probs(logits, length, shortest, longest)
+            best = scores.argmax(-1)  # [b, k + 1]
+            accepted = accepted_length(scores, best, tokens, draft.length, settings.beta, settings.tau)
 
         # Behind the accepted tokens comes the verifier's best one: the correction, or one more where all were accepted.
-        own = scores.gather(1, accepted[:, None, None].expand(-1, 1, scores.size(2))).squeeze(1).argmax(-1)
-        tokens = torch.cat([tokens, tokens.new_zeros(tokens.size(0), 1)], dim=1)
-        tokens = tokens.scatter(1, accepted.unsqueeze(1), own.unsqueeze(1))
+        last = accepted.unsqueeze(1)
+        tokens = F.pad(tokens, (0, 1)).scatter(1, last, best.gather(1, last))
         chosen = scores.gather(2, tokens.unsqueeze(2)).squeeze(2)
 
-        for row, size, drafted in zip(rows, sent, draft.tokens, strict=True):
-            iterations[row] += 1
-            history[row].append(drafted[:size])
+        for row, sentence in enumerate(sentences):
+            iterations[sentence] += 1
+            if settings.keep_drafts:
+                history[sentence].append(draft.tokens[row, : int(draft.length[row])])
         committed, keep = hypotheses.commit(tokens, chosen, accepted + 1)
+        drafted = drafted + draft.length.sum()
         # an accepted EOS ends the row before the verifier's own token
-        kept, added = torch.stack([torch.minimum(accepted, committed), committed]).sum(1).tolist()
-        statistics.iterations += len(rows)
-        statistics.drafted += sum(sent)
-        statistics.accepted += kept
-        statistics.tokens += added
+        kept = kept + torch.minimum(accepted, committed).sum()
+        added = added + committed.sum()
         if keep is not None:
             drafter.select(keep)
             verifier.select(keep)
             constraints.select(keep)
+    statistics.iterations += sum(iterations)
+    statistics.drafted += int(drafted)
+    statistics.accepted += int(kept)
+    statistics.tokens += int(added)
     return iterations, history

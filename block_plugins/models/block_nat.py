@@ -85,6 +85,13 @@ class BlockNATConfig(_TransformerOptions):
     apply_bert_init: bool = field(
         default=False, metadata={"help": "initialise all linear and embedding weights from N(0, 0.02)"}
     )
+    freeze_encoder: bool = field(
+        default=False,
+        metadata={
+            "help": "leave the encoder, and embeddings that are shared with it, as they are: a drafter that starts from "
+            "its verifier then shares the verifier's encoder, which decoding runs once for both"
+        },
+    )
 
 
 def _complete(options: Any) -> Namespace:
@@ -135,6 +142,19 @@ class BlockLoss(NamedTuple):
 class BlockEncoder(TransformerEncoderBase):
     """fairseq's Transformer encoder that also hands out what the decoder's copy attention looks at."""
 
+    frozen = False
+
+    def freeze(self) -> None:
+        """No training from here on: no gradients, no dropout."""
+        self.frozen = True
+        self.requires_grad_(False)
+        self.eval()
+
+    def train(self, mode: bool = True) -> "BlockEncoder":
+        """As any module's, but a frozen encoder stays in evaluation mode."""
+        super().train(mode and not self.frozen)
+        return self
+
     def forward(
         self,
         src_tokens: Tensor,
@@ -144,8 +164,11 @@ class BlockEncoder(TransformerEncoderBase):
     ) -> dict[str, list[Tensor]]:
         """fairseq's encoder output for ``src_tokens [B, S]``, and ``copy_keys``: embedding + position ``[B, S, d]``."""
         encoder_out = super().forward(src_tokens, src_lengths, return_all_hiddens, token_embeddings)
-        encoder_out["copy_keys"] = [encoder_out["encoder_embedding"][0] + self.embed_positions(src_tokens)]
-        return encoder_out
+        return self.with_copy_keys(encoder_out, src_tokens)
+
+    def with_copy_keys(self, encoder_out: dict[str, list[Tensor]], src_tokens: Tensor) -> dict[str, list[Tensor]]:
+        """An encoder output of fairseq's for ``src_tokens [B, S]``, and ``copy_keys``."""
+        return {**encoder_out, "copy_keys": [encoder_out["encoder_embedding"][0] + self.embed_positions(src_tokens)]}
 
     def reorder_encoder_out(self, encoder_out: dict[str, list[Tensor]], new_order: Tensor) -> dict[str, list[Tensor]]:
         """The rows ``new_order [B']`` of an encoder output, all entries that the decoder reads included."""
@@ -167,7 +190,37 @@ class FusedCrossAttention(MultiheadAttention):
 
 
 class BlockDecoderLayer(transformer_layer.TransformerDecoderLayerBase):
-    """fairseq's decoder layer with the fused cross attention."""
+    """fairseq's decoder layer with the fused cross attention, which can compute some positions alone."""
+
+    @property
+    def plain(self) -> bool:
+        """Whether the layer is without the options that :meth:`at_positions` doesn't know."""
+        return all(part is None for part in (self.c_attn, self.attn_ln, self.ffn_layernorm, self.w_resid))
+
+    def at_positions(
+        self, x: Tensor, at: Tensor, memory: Tensor, memory_padding: Tensor, padding: Tensor
+    ) -> Tensor:
+        """The layer's output at the positions ``at [B, n]`` of its input ``x [T, B, d]``: ``[n, B, d]``.
+
+        ``memory [S, B, d]`` is the encoder's output; both paddings, ``[B, S]`` and ``[B, T]``, are true at pads.
+        """
+        before = self.normalize_before
+        context = self.self_attn_layer_norm(x) if before else x
+        rows = at.t().unsqueeze(2).expand(-1, -1, x.size(2))
+
+        def join(residual: Tensor, added: Tensor, norm: nn.Module) -> Tensor:
+            joined = residual + self.dropout_module(added)
+            return joined if before else norm(joined)
+
+        residual, query = x.gather(0, rows), context.gather(0, rows)
+        mixed, _ = self.self_attn(query, context, context, key_padding_mask=padding, need_weights=False)
+        residual = join(residual, mixed, self.self_attn_layer_norm)
+        query = self.encoder_attn_layer_norm(residual) if before else residual
+        mixed, _ = self.encoder_attn(query, memory, memory, key_padding_mask=memory_padding)
+        residual = join(residual, mixed, self.encoder_attn_layer_norm)
+        inner = self.final_layer_norm(residual) if before else residual
+        inner = self.activation_dropout_module(self.activation_fn(self.fc1(inner)))
+        return join(residual, self.fc2(inner), self.final_layer_norm)
 
     def build_encoder_attention(self, embed_dim: int, cfg: Any) -> FusedCrossAttention:
         return FusedCrossAttention(
@@ -205,28 +258,58 @@ class BlockDecoder(TransformerDecoderBase):
         return (features if features_only else self.output_layer(features)), extra
 
     def extract_features(
-        self, prev_output_tokens: Tensor, encoder_out: dict[str, list[Tensor]]
+        self, prev_output_tokens: Tensor, encoder_out: dict[str, list[Tensor]], at: Tensor | None = None
     ) -> tuple[Tensor, dict[str, Any]]:
-        """Features ``[B, T, d]`` for ``prev_output_tokens [B, T]``: unk is a masked position, pad is right padding."""
+        """Features ``[B, T, d]`` for ``prev_output_tokens [B, T]``: unk is a masked position, pad is right padding.
+
+        With ``at [B, n]`` only those of these positions, ``[B, n, d]``: the last layer is computed there alone.
+        """
         padding = prev_output_tokens.eq(self.padding_idx)
+        memory, memory_padding = encoder_out["encoder_out"][0], encoder_out["encoder_padding_mask"][0]
         x, positions = self.embed(prev_output_tokens, encoder_out)
         x, positions = x.transpose(0, 1), positions.transpose(0, 1)  # [T, B, d]
         for layer in self.layers:
             x = self.dropout_module(x + positions)
-            x, _, _ = layer(
-                x,
-                encoder_out["encoder_out"][0],
-                encoder_out["encoder_padding_mask"][0],
-                self_attn_padding_mask=padding,
-            )
-        return self.finish(x.transpose(0, 1)), {}
+            if at is not None and layer is self.layers[-1] and isinstance(layer, BlockDecoderLayer) and layer.plain:
+                x, at = layer.at_positions(x, at, memory, memory_padding, padding), None
+            else:
+                x, _, _ = layer(x, memory, memory_padding, self_attn_padding_mask=padding)
+        x = x.transpose(0, 1)
+        if at is not None:
+            x = x.gather(1, at.unsqueeze(2).expand(-1, -1, x.size(2)))
+        if self.layer_norm is not None:
+            x = self.layer_norm(x)
+        if self.project_out_dim is not None:
+            x = self.project_out_dim(x)
+        return x, {}
 
-    def embed(self, prev_output_tokens: Tensor, encoder_out: dict[str, list[Tensor]]) -> tuple[Tensor, Tensor]:
-        """The first layer's input, and the positions that are added to it before every layer, both ``[B, T, d]``."""
-        positions = self.embed_positions(prev_output_tokens)
+    def logits_at(
+        self, prev_output_tokens: Tensor, encoder_out: dict[str, list[Tensor]], wanted: Tensor, among: Tensor
+    ) -> Tensor:
+        """Logits ``[N, V]`` of the N positions where ``wanted [B, T]`` is true, row by row from left to right.
+
+        The last layer is computed where ``among [B, T]`` is true, which includes these positions: two passes with the
+        same random state drop the same units only if they compute the same positions.
+        """
+        count = max(1, int(among.sum(1).max()))
+        # the positions of each row that are to be computed first, in their order
+        at = among.logical_not().long().sort(dim=1, stable=True).indices[:, :count]
+        features, _ = self.extract_features(prev_output_tokens, encoder_out, at)
+        return self.output_layer(features[wanted.gather(1, at)])
+
+    def embed(
+        self, prev_output_tokens: Tensor, encoder_out: dict[str, list[Tensor]], positions: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The first layer's input, and the positions that are added to it before every layer, both ``[B, T, d]``.
+
+        ``positions`` ``[B, T, d]`` are their embeddings where the tokens don't stand side by side from the first on.
+        """
+        if positions is None:
+            positions = self.embed_positions(prev_output_tokens)
         x = self.embed_tokens(prev_output_tokens)
-        if self.copy_attn is not None:
-            masked = prev_output_tokens.eq(self.unk)
+        masked = prev_output_tokens.eq(self.unk)
+        # where asking costs nothing, nothing is mixed that nobody wants
+        if self.copy_attn is not None and (masked.is_cuda or bool(masked.any())):
             mix = self._source_mix(self.copy_attn(positions), encoder_out)
             x = torch.where(masked.unsqueeze(-1), mix.to(x.dtype), x)
         if self.quant_noise is not None:
@@ -234,14 +317,6 @@ class BlockDecoder(TransformerDecoderBase):
         if self.layernorm_embedding is not None:
             x = self.layernorm_embedding(x)
         return x, positions
-
-    def finish(self, x: Tensor) -> Tensor:
-        """The last layer's output ``[B, n, d]`` as the output layer wants it."""
-        if self.layer_norm is not None:
-            x = self.layer_norm(x)
-        if self.project_out_dim is not None:
-            x = self.project_out_dim(x)
-        return x
 
     @staticmethod
     def _source_mix(queries: Tensor, encoder_out: dict[str, list[Tensor]]) -> Tensor:
@@ -276,9 +351,12 @@ class BlockNATModel(TransformerModelBase):
         _refuse_what_cannot_be_built(options)
         options.no_scale_embedding = True  # the published network never scales, whatever its configuration says
         try:
-            return super().build_model(TransformerConfig.from_namespace(options), task)
+            model: BlockNATModel = super().build_model(TransformerConfig.from_namespace(options), task)
         except ValueError as error:  # options that contradict each other
             raise UserError(str(error)) from error
+        if options.freeze_encoder:
+            model.encoder.freeze()
+        return model
 
     @classmethod
     def build_encoder(cls, cfg: Any, src_dict: Any, embed_tokens: nn.Embedding) -> BlockEncoder:
@@ -305,17 +383,21 @@ class BlockNATModel(TransformerModelBase):
         scored positions only. In training, `context_p` turns glancing on.
         """
         encoder_out = self.encoder(src_tokens, src_lengths=src_lengths)
+        blocks = prev_output_tokens.size(0) // max(src_tokens.size(0), 1)
+        if blocks > 1:  # several decoder inputs for each source, one after the other
+            rows = torch.arange(src_tokens.size(0), device=src_tokens.device).repeat_interleave(blocks)
+            encoder_out = self.encoder.reorder_encoder_out(encoder_out, rows)
         if target is None:
             return self.decoder(prev_output_tokens, encoder_out)
 
-        scored = target.ne(self.decoder.padding_idx)
+        scored = in_block = target.ne(self.decoder.padding_idx)
         correct = glanced = scored.new_zeros((), dtype=torch.long)
         if self.training and context_p is not None:
             result = glance(self.decoder, prev_output_tokens, target, scored, encoder_out, context_p)
             prev_output_tokens, scored = result.prev_output_tokens, result.masked
             correct, glanced = result.correct, result.glanced
-        features, _ = self.decoder.extract_features(prev_output_tokens, encoder_out)
-        return BlockLoss(self.decoder.output_layer(features[scored]), target[scored], correct, glanced)
+        logits = self.decoder.logits_at(prev_output_tokens, encoder_out, scored, in_block)
+        return BlockLoss(logits, target[scored], correct, glanced)
 
 
 @register_model_architecture("block", "block_base")

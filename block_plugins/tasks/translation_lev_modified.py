@@ -52,6 +52,13 @@ class TranslationLevModifiedConfig(TranslationConfig):
     minus_p: float = field(default=0.2, metadata={"help": "by how much that share falls over --total-up updates"})
     total_up: int = field(default=300000, metadata={"help": "updates over which the glancing share falls linearly"})
     block_size: int = field(default=25, metadata={"help": "target tokens that the drafter proposes at once"})
+    blocks_per_sentence: int = field(
+        default=1,
+        metadata={
+            "help": "with --noise block_mask, train on so many blocks of every sentence at once; the encoder, which runs "
+            "once, is then a smaller part of the work"
+        },
+    )
     cpu_autocast: AUTOCAST_CHOICES = field(  # type: ignore[valid-type]
         default="none", metadata={"help": "train and validate on the CPU with matrix products in this precision"}
     )
@@ -126,6 +133,8 @@ class TranslationLevModifiedTask(TranslationTask):
         """Loads the dictionaries; raises ``UserError`` for options and data directories that can't work."""
         if cfg.block_size < 1:
             raise UserError(f"--block-size must be at least 1, not {cfg.block_size}")
+        if cfg.blocks_per_sentence < 1:
+            raise UserError(f"--blocks-per-sentence must be at least 1, not {cfg.blocks_per_sentence}")
         if not 0.0 <= cfg.minus_p <= cfg.start_p <= 1.0:
             raise UserError(
                 f"--start-p {cfg.start_p} --minus-p {cfg.minus_p}: the glancing share must stay between 0 and 1, "
@@ -278,6 +287,8 @@ class TranslationLevModifiedTask(TranslationTask):
         if self.cfg.noise == "no_noise":
             return sample
         if self.cfg.noise == "block_mask":
+            if generator is None:  # validation, whose noise is drawn from a generator, takes one block
+                target = target.repeat_interleave(self.cfg.blocks_per_sentence, dim=0)
             result = noise.block_mask(
                 target, self.cfg.block_size, pad=pad, unk=unk, max_length=max_length, generator=generator
             )

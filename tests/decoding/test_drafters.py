@@ -13,6 +13,9 @@ PAD, EOS, UNK = SYMBOLS.pad(), SYMBOLS.eos(), SYMBOLS.unk()
 @pytest.mark.parametrize(
     "options",
     [
+        {"decoder_layers": 1},
+        {"decoder_layers": 1, "decoder_normalize_before": True, "layernorm_embedding": True},
+        {"decoder_layers": 1, "decoder_learned_pos": False, "src_embedding_copy": False},
         {"decoder_layers": 2},
         {"decoder_layers": 2, "decoder_normalize_before": True, "layernorm_embedding": True},
         {"decoder_layers": 2, "scale_fc": True},  # a layer that only the model's own forward pass knows
@@ -27,10 +30,10 @@ def test_a_batched_draft_equals_the_draft_of_each_row_alone(options: dict[str, o
     length = torch.tensor([4, 0, 3])
     budget = torch.tensor([20, 20, 2])
     with torch.no_grad():
-        batched = drafter.start(**sample).propose(prefix, length, 4, 5, budget)
+        batched = drafter.start(**sample, capacity=12).propose(prefix, length, 4, 5, budget)
         for row in range(3):
             tokens = sample["src_tokens"][row]
-            alone = drafter.start(tokens[tokens != PAD].unsqueeze(0), sample["src_lengths"][row : row + 1])
+            alone = drafter.start(tokens[tokens != PAD].unsqueeze(0), sample["src_lengths"][row : row + 1], 12)
             begin = int(length[row])
             expected = alone.propose(prefix[row : row + 1], length[row : row + 1], begin, 5, budget[row : row + 1])
             torch.testing.assert_close(batched.logits[row], expected.logits[0], rtol=0, atol=1e-12)
@@ -49,7 +52,7 @@ def test_nothing_behind_a_drafted_eos_is_sent() -> None:
     drafter = BlockDrafter(block, PAD, UNK, EOS)
     sample = tiny.sample(SYMBOLS, [5, 3], 1)["net_input"]
     with torch.no_grad():
-        draft = drafter.start(**sample).propose(
+        draft = drafter.start(**sample, capacity=12).propose(
             torch.tensor([[5], [6]]), torch.tensor([1, 1]), 1, 4, torch.tensor([9, 9])
         )
     ids = draft.tokens.tolist()
@@ -64,7 +67,7 @@ def test_a_block_is_cut_at_the_drafters_last_position() -> None:
     prefix = torch.full((3, 7), 5)
     length = torch.tensor([4, 7, 0])
     with torch.no_grad():
-        draft = drafter.start(**sample).propose(prefix, length, 7, 5, torch.tensor([9, 9, 9]))
+        draft = drafter.start(**sample, capacity=12).propose(prefix, length, 7, 5, torch.tensor([9, 9, 9]))
     assert draft.length[0] <= 2
     assert draft.length[1] == 0
     assert draft.length[2] <= 5

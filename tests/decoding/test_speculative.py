@@ -99,7 +99,8 @@ def decode(block_size: int, errors: float, wrong: int | None) -> tuple[list[Any]
         for row, hypothesis in zip(sample["net_input"]["src_tokens"], expected, strict=True)
     }
     drafter = tiny.ScriptedDrafter(SYMBOLS, scripts, errors, wrong)
-    gad = generator.Generator(generator.gad(drafter, verifier, search, SpeculationSettings(block_size)), PAD, EOS)
+    speculation = SpeculationSettings(block_size, keep_drafts=True)
+    gad = generator.Generator(generator.gad(drafter, verifier, search, speculation), PAD, EOS)
     found = gad.generate([], sample)
     assert [h[0]["tokens"].tolist() for h in found] == [h[0]["tokens"].tolist() for h in expected]
     assert len({len(h[0]["tokens"]) for h in found}) > 1  # the rows don't all end together

@@ -1,0 +1,280 @@
+"""Decoder layers for a handful of rows on a CPU, compiled by Numba.
+
+A decoding step multiplies one to a dozen rows with every weight matrix of the decoder. Reading the weights is then what
+takes the time, and should take it once, however many rows there are. General matrix products spend more on arranging
+their operands than on the product; ``_columns`` reads each row of the weights once for up to four rows of the input.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+import torch
+from torch import Tensor
+
+# Sums may be taken in any order (that is what makes them vectors), but infinities and nan keep their meaning.
+_FAST = {"reassoc", "contract", "nsz", "arcp"}
+_RELU, _GELU = 0, 1
+ACTIVATIONS = {"relu": _RELU, "gelu": _GELU}
+"""The activation functions that the kernels know, by fairseq's names."""
+
+_PARALLEL = 600_000
+"""Multiplications from which a product is worth a second thread."""
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class LayerWeights(NamedTuple):
+    """The weights of all layers of a decoder, stacked: ``[layers, out, in]`` and ``[layers, out]``."""
+
+    qkv: Array
+    qkv_bias: Array
+    self_out: Array
+    self_out_bias: Array
+    self_norm: Array
+    self_norm_bias: Array
+    cross_query: Array
+    cross_query_bias: Array
+    cross_out: Array
+    cross_out_bias: Array
+    cross_norm: Array
+    cross_norm_bias: Array
+    fc1: Array
+    fc1_bias: Array
+    fc2: Array
+    fc2_bias: Array
+    final_norm: Array
+    final_norm_bias: Array
+
+
+def threads() -> int:
+    """How many threads the kernels use: torch's number, as far as Numba has started as many."""
+    count = min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS)
+    numba.set_num_threads(count)
+    return int(count)
+
+
+def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """``x [..., in]`` times ``weight [out, in]``, plus ``bias [out]``: ``[..., out]``."""
+    out = weight.size(0)
+    y = x.new_empty(*x.shape[:-1], out)
+    offset = weight.new_zeros(out) if bias is None else bias
+    _linear(
+        x.reshape(-1, x.size(-1)).numpy(),
+        weight.detach().numpy(),
+        offset.detach().numpy(),
+        y.view(-1, out).numpy(),
+        threads(),
+    )
+    return y
+
+
+@numba.njit(cache=True, fastmath=_FAST)
+def _columns(x: Array, weight: Array, bias: Array, y: Array, first: int, last: int) -> None:
+    """Fills the columns ``first ... last - 1`` of ``y [R, out]``, the product of ``x [R, in]`` and ``weight``."""
+    rows, width = x.shape
+    for o in range(first, last):
+        w = weight[o]
+        r = 0
+        while r + 4 <= rows:
+            x0, x1, x2, x3 = x[r], x[r + 1], x[r + 2], x[r + 3]
+            sum0 = sum1 = sum2 = sum3 = bias[o]
+            for i in range(width):
+                sum0 += w[i] * x0[i]
+                sum1 += w[i] * x1[i]
+                sum2 += w[i] * x2[i]
+                sum3 += w[i] * x3[i]
+            y[r, o], y[r + 1, o], y[r + 2, o], y[r + 3, o] = sum0, sum1, sum2, sum3
+            r += 4
+        while r < rows:
+            x0 = x[r]
+            sum0 = bias[o]
+            for i in range(width):
+                sum0 += w[i] * x0[i]
+            y[r, o] = sum0
+            r += 1
+
+
+@numba.njit(cache=True, parallel=True)
+def _columns_in_parts(x: Array, weight: Array, bias: Array, y: Array, parts: int) -> None:
+    width = weight.shape[0]
+    for part in numba.prange(parts):
+        _columns(x, weight, bias, y, width * part // parts, width * (part + 1) // parts)
+
+
+@numba.njit(cache=True)
+def _linear(x: Array, weight: Array, bias: Array, y: Array, parts: int) -> None:
+    if parts > 1 and x.shape[0] * weight.size > _PARALLEL:
+        _columns_in_parts(x, weight, bias, y, parts)
+    else:
+        _columns(x, weight, bias, y, 0, weight.shape[0])
+
+
+@numba.njit(cache=True, fastmath=_FAST)
+def _layer_norm(x: Array, weight: Array, bias: Array, epsilon: float, y: Array) -> None:
+    """``y [R, d]``: the rows of ``x``, normalised."""
+    rows, width = x.shape
+    numbers = np.array([1.0 / width, epsilon, 0.0, 1.0]).astype(x.dtype)
+    share, small, zero, one = numbers[0], numbers[1], numbers[2], numbers[3]
+    for r in range(rows):
+        row = x[r]
+        mean = zero
+        for i in range(width):
+            mean += row[i] * share
+        variance = zero
+        for i in range(width):
+            variance += (row[i] - mean) * (row[i] - mean) * share
+        scale = one / math.sqrt(variance + small)
+        for i in range(width):
+            y[r, i] = (row[i] - mean) * scale * weight[i] + bias[i]
+
+
+@numba.njit(cache=True, fastmath=_FAST)
+def _erf(x: float) -> np.float32:
+    """The error function to float32's precision, in arithmetic that becomes vector instructions: an odd polynomial over
+    an even one on [-4, 4], beyond which it is 1. The coefficients are those of Eigen's single-precision erf.
+    """
+    x = min(max(np.float32(x), np.float32(-4.0)), np.float32(4.0))
+    square = x * x
+    odd = np.float32(-2.72614225801306e-10)
+    odd = odd * square + np.float32(2.77068142495902e-08)
+    odd = odd * square + np.float32(-2.10102402082508e-06)
+    odd = odd * square + np.float32(-5.69250639462346e-05)
+    odd = odd * square + np.float32(-7.34990630326855e-04)
+    odd = odd * square + np.float32(-2.95459980854025e-03)
+    odd = odd * square + np.float32(-1.60960333262415e-02)
+    even = np.float32(-1.45660718464996e-05)
+    even = even * square + np.float32(-2.13374055278905e-04)
+    even = even * square + np.float32(-1.68282697438203e-03)
+    even = even * square + np.float32(-7.37332916720468e-03)
+    even = even * square + np.float32(-1.42647390514189e-02)
+    return x * odd / even
+
+
+@numba.njit(cache=True, fastmath=_FAST)
+def _activate(x: Array, activation: int) -> None:
+    """Applies an activation function to ``x [R, d]`` in place; gelu is computed in float32, as fairseq does."""
+    rows, width = x.shape
+    half, scale, one = np.float32(0.5), np.float32(math.sqrt(0.5)), np.float32(1.0)
+    for r in range(rows):
+        row = x[r]
+        if activation == _RELU:
+            for i in range(width):
+                row[i] = max(row[i], row[i] - row[i])
+        else:
+            for i in range(width):
+                row[i] = half * row[i] * (one + _erf(row[i] * scale))
+
+
+@numba.njit(cache=True, fastmath=_FAST)
+def _attend(
+    query: Array, keys: Array, values: Array, batch: Array, seen: Array, visible: Array, scores: Array, y: Array
+) -> None:
+    """Attention of each row ``r``: ``query [R, d]`` over the first ``seen[r]`` keys of the batch row ``batch[r]``.
+
+    ``keys`` and ``values`` are ``[B, heads, capacity, head_dim]``; ``visible [B, S]`` says which of them count, and is
+    empty where all do. ``scores [capacity]`` is room to work in; ``y [R, d]`` is the mix of values.
+    """
+    heads, head_dim = keys.shape[1], keys.shape[3]
+    numbers = np.array([head_dim**-0.5, -math.inf, 0.0]).astype(query.dtype)
+    scale, least, zero = numbers[0], numbers[1], numbers[2]
+    for r in range(query.shape[0]):
+        b = batch[r]
+        count = seen[r]
+        for h in range(heads):
+            q = query[r, h * head_dim : (h + 1) * head_dim]
+            best = least
+            for s in range(count):
+                key = keys[b, h, s]
+                score = zero
+                for i in range(head_dim):
+                    score += q[i] * key[i]
+                scores[s] = score * scale
+                if visible.size > 0 and not visible[b, s]:
+                    scores[s] = least
+                best = max(best, scores[s])
+            total = zero
+            for s in range(count):
+                scores[s] = math.exp(scores[s] - best)
+                total += scores[s]
+            out = y[r, h * head_dim : (h + 1) * head_dim]
+            out[:] = zero
+            for s in range(count):
+                weight = scores[s] / total
+                value = values[b, h, s]
+                for i in range(head_dim):
+                    out[i] += weight * value[i]
+
+
+@numba.njit(cache=True)
+def run_layers(
+    x: Array,
+    batch: Array,
+    positions: Array,
+    seen: Array,
+    weights: LayerWeights,
+    pre_norm: bool,
+    activation: int,
+    epsilon: float,
+    self_keys: Array,
+    self_values: Array,
+    cross_keys: Array,
+    cross_values: Array,
+    visible: Array,
+    parts: int,
+) -> None:
+    """All layers of a decoder, in place on ``x [R, d]``.
+
+    Row r belongs to the batch row ``batch[r]``, stands at ``positions[r]`` of the self-attention's cache and sees its
+    first ``seen[r]`` positions. Caches are ``[layers, B, heads, capacity, head_dim]``; ``visible`` as in ``_attend``.
+    """
+    rows, width = x.shape
+    layers, _, heads, capacity, head_dim = self_keys.shape
+    sources = np.full(rows, cross_keys.shape[3])
+    unmasked = np.zeros((0, 0), dtype=visible.dtype)
+    scores = np.empty(max(capacity, cross_keys.shape[3]), dtype=x.dtype)
+    normed = np.empty_like(x)
+    qkv = np.empty((rows, 3 * width), dtype=x.dtype)
+    mixed = np.empty_like(x)
+    query = np.empty_like(x)
+    inner = np.empty((rows, weights.fc1.shape[1]), dtype=x.dtype)
+    for layer in range(layers):
+        if pre_norm:
+            _layer_norm(x, weights.self_norm[layer], weights.self_norm_bias[layer], epsilon, normed)
+        else:
+            normed[:] = x
+        _linear(normed, weights.qkv[layer], weights.qkv_bias[layer], qkv, parts)
+        for r in range(rows):
+            for h in range(heads):
+                at = h * head_dim
+                self_keys[layer, batch[r], h, positions[r]] = qkv[r, width + at : width + at + head_dim]
+                self_values[layer, batch[r], h, positions[r]] = qkv[r, 2 * width + at : 2 * width + at + head_dim]
+        query[:] = qkv[:, :width]
+        _attend(query, self_keys[layer], self_values[layer], batch, seen, unmasked, scores, mixed)
+        _linear(mixed, weights.self_out[layer], weights.self_out_bias[layer], normed, parts)
+        x += normed
+        if not pre_norm:
+            _layer_norm(x, weights.self_norm[layer], weights.self_norm_bias[layer], epsilon, x)
+
+        if pre_norm:
+            _layer_norm(x, weights.cross_norm[layer], weights.cross_norm_bias[layer], epsilon, normed)
+        else:
+            normed[:] = x
+        _linear(normed, weights.cross_query[layer], weights.cross_query_bias[layer], query, parts)
+        _attend(query, cross_keys[layer], cross_values[layer], batch, sources, visible, scores, mixed)
+        _linear(mixed, weights.cross_out[layer], weights.cross_out_bias[layer], normed, parts)
+        x += normed
+        if not pre_norm:
+            _layer_norm(x, weights.cross_norm[layer], weights.cross_norm_bias[layer], epsilon, x)
+
+        if pre_norm:
+            _layer_norm(x, weights.final_norm[layer], weights.final_norm_bias[layer], epsilon, normed)
+        else:
+            normed[:] = x
+        _linear(normed, weights.fc1[layer], weights.fc1_bias[layer], inner, parts)
+        _activate(inner, activation)
+        _linear(inner, weights.fc2[layer], weights.fc2_bias[layer], normed, parts)
+        x += normed
+        if not pre_norm:
+            _layer_norm(x, weights.final_norm[layer], weights.final_norm_bias[layer], epsilon, x)

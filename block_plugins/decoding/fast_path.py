@@ -1,0 +1,132 @@
+"""When and how the compiled CPU kernels are used, with tensors on the outside."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from fairseq import utils
+from fairseq.modules.transformer_layer import TransformerDecoderLayerBase
+from torch import Tensor
+
+from block_plugins.decoding.kv_cache import KVCache
+
+try:
+    from block_plugins.decoding import cpu_kernels
+except ImportError:  # Numba is an extra, and not built for every platform
+    cpu_kernels = None  # type: ignore[assignment]
+
+MAX_ROWS = 16
+"""Rows up to which the kernels beat torch's matrix products."""
+
+
+def suits(x: Tensor) -> bool:
+    """Whether ``x`` ``[..., d]`` is of the few rows on a CPU for which the kernels are made."""
+    return (
+        cpu_kernels is not None
+        and x.numel() <= MAX_ROWS * x.size(-1)
+        and x.device.type == "cpu"
+        and x.dtype in (torch.float32, torch.float64)
+    )
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """``torch.nn.functional.linear``, the fast way for few rows on a CPU."""
+    return cpu_kernels.product(x, weight, bias) if suits(x) else F.linear(x, weight, bias)
+
+
+def open_kernels(
+    layers: Sequence[TransformerDecoderLayerBase], qkv: Sequence[tuple[Tensor, Tensor | None]]
+) -> "Kernels | None":
+    """Kernels for these layers (``qkv`` are their joined projections), or None where there are none."""
+    if cpu_kernels is None or layers[0].fc1.weight.device.type != "cpu":
+        return None
+    activation = _activation(layers[0])
+    same_width = layers[0].self_attn.num_heads == layers[0].encoder_attn.num_heads
+    epsilons = {
+        norm.eps
+        for layer in layers
+        for norm in (layer.self_attn_layer_norm, layer.encoder_attn_layer_norm, layer.final_layer_norm)
+    }
+    if activation is None or not same_width or len(epsilons) > 1:
+        return None
+    return Kernels(layers, qkv, activation, epsilons.pop())
+
+
+class Kernels:
+    """The weights of a decoder's layers, stacked as the kernels want them."""
+
+    def __init__(
+        self,
+        layers: Sequence[TransformerDecoderLayerBase],
+        qkv: Sequence[tuple[Tensor, Tensor | None]],
+        activation: int,
+        epsilon: float,
+    ) -> None:
+        def stacked(tensors: Sequence[Tensor | None], width: int) -> Any:
+            like = layers[0].fc1.weight
+            return torch.stack([like.new_zeros(width) if t is None else t.detach() for t in tensors]).numpy()
+
+        def pair(modules: Sequence[Any]) -> tuple[Any, Any]:
+            return (
+                stacked([module.weight for module in modules], 0),
+                stacked([module.bias for module in modules], modules[0].weight.size(0)),
+            )
+
+        self.weights = cpu_kernels.LayerWeights(
+            stacked([weight for weight, _ in qkv], 0),
+            stacked([bias for _, bias in qkv], qkv[0][0].size(0)),
+            *pair([layer.self_attn.out_proj for layer in layers]),
+            *pair([layer.self_attn_layer_norm for layer in layers]),
+            *pair([layer.encoder_attn.q_proj for layer in layers]),
+            *pair([layer.encoder_attn.out_proj for layer in layers]),
+            *pair([layer.encoder_attn_layer_norm for layer in layers]),
+            *pair([layer.fc1 for layer in layers]),
+            *pair([layer.fc2 for layer in layers]),
+            *pair([layer.final_layer_norm for layer in layers]),
+        )
+        self.pre_norm = bool(layers[0].normalize_before)
+        self.activation = activation
+        self.epsilon = epsilon
+
+    def bind(self, past: KVCache, cross: KVCache, visible: Tensor | None) -> "BoundKernels":
+        """The kernels on a batch's caches, which they then read and write in place."""
+        return BoundKernels(self, past, cross, visible)
+
+
+class BoundKernels:
+    """Kernels with everything that stays the same from step to step."""
+
+    def __init__(self, kernels: Kernels, past: KVCache, cross: KVCache, visible: Tensor | None) -> None:
+        self.kernels = kernels
+        self.rows = torch.arange(past.keys.size(1))
+        mask = torch.empty(0, 0, dtype=torch.bool) if visible is None else visible[:, 0, 0]
+        self.arrays = tuple(tensor.numpy() for tensor in (past.keys, past.values, cross.keys, cross.values, mask))
+
+    def run(self, x: Tensor, positions: Tensor, seen: Tensor) -> Tensor:
+        """As ``LayersState.run``."""
+        kernels = self.kernels
+        n = x.size(1)
+        x = x.detach().clone()  # the kernels work in place
+        cpu_kernels.run_layers(
+            x.view(-1, x.size(2)).numpy(),
+            self.rows.repeat_interleave(n).numpy(),
+            positions.reshape(-1).numpy(),
+            seen.reshape(-1).numpy(),
+            kernels.weights,
+            kernels.pre_norm,
+            kernels.activation,
+            kernels.epsilon,
+            *self.arrays,
+            cpu_kernels.threads(),
+        )
+        return x
+
+
+def _activation(layer: TransformerDecoderLayerBase) -> int | None:
+    for name, number in cpu_kernels.ACTIVATIONS.items():
+        if layer.activation_fn is utils.get_activation_fn(name):
+            # fairseq's gelu computes in float32 whatever it is given, so in float64 only its own is exact
+            single = layer.fc1.weight.dtype == torch.float32
+            return number if single or name != "gelu" else None
+    return None
