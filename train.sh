@@ -20,8 +20,11 @@
 # MAX_TOKENS, UPDATE_FREQ   target tokens of a batch, batches of an update, on each GPU: 4096, 4
 # BLOCK, START_P, MINUS_P, TOTAL_UP   block size 25; glancing share 0.5, falling by 0.2 over TOTAL_UP updates (MAX_UPDATE)
 # ARCH          block_6e6d512 (drafter), transformer (verifier)
-# LAYERS, EMBED_DIM, FFN_DIM, HEADS   of encoder and decoder: 6, 512, 4 * EMBED_DIM, EMBED_DIM / 64; also ENCODER_LAYERS and
-#               DECODER_LAYERS
+# LAYERS, EMBED_DIM, FFN_DIM, HEADS   of encoder and decoder: 6, 512, 4 * EMBED_DIM, EMBED_DIM / 64; also ENCODER_LAYERS,
+#               DECODER_LAYERS and DECODER_FFN_DIM
+# FREEZE_ENCODER=1   leaves the drafter's encoder and what is shared with it as they are: with VERIFIER, decoding then runs one
+#               encoder for both models
+# BLOCKS_PER_SENTENCE   blocks of each sentence that the drafter sees at once (1); MAX_TOKENS counts the sentence once
 # MAX_POSITIONS longest source and target, in tokens (1000)
 # SAVE_INTERVAL_UPDATES   validates and saves every so many updates as well (default: after each epoch only)
 # KEEP          newest checkpoints of either kind to keep, best and last aside (10)
@@ -53,11 +56,12 @@ MAX_POSITIONS=${MAX_POSITIONS:-1000}
 
 LAYERS=${LAYERS:-6} EMBED_DIM=${EMBED_DIM:-512}
 ENCODER_LAYERS=${ENCODER_LAYERS:-$LAYERS} DECODER_LAYERS=${DECODER_LAYERS:-$LAYERS}
-FFN_DIM=${FFN_DIM:-$((4 * EMBED_DIM))} HEADS=${HEADS:-$((EMBED_DIM < 64 ? 1 : EMBED_DIM / 64))}
+FFN_DIM=${FFN_DIM:-$((4 * EMBED_DIM))}
+DECODER_FFN_DIM=${DECODER_FFN_DIM:-$FFN_DIM} HEADS=${HEADS:-$((EMBED_DIM < 64 ? 1 : EMBED_DIM / 64))}
 
 NETWORK=(--encoder-layers "$ENCODER_LAYERS" --decoder-layers "$DECODER_LAYERS"
     --encoder-embed-dim "$EMBED_DIM" --decoder-embed-dim "$EMBED_DIM"
-    --encoder-ffn-embed-dim "$FFN_DIM" --decoder-ffn-embed-dim "$FFN_DIM"
+    --encoder-ffn-embed-dim "$FFN_DIM" --decoder-ffn-embed-dim "$DECODER_FFN_DIM"
     --encoder-attention-heads "$HEADS" --decoder-attention-heads "$HEADS"
     --max-source-positions "$MAX_POSITIONS" --max-target-positions "$MAX_POSITIONS"
     --encoder-learned-pos --decoder-learned-pos --activation-fn gelu --share-all-embeddings)
@@ -77,10 +81,12 @@ esac
 case $ROLE in
 drafter)
     NETWORK+=(--src-embedding-copy --apply-bert-init)
+    [ "${FREEZE_ENCODER:-0}" = 0 ] || NETWORK+=(--freeze-encoder)
     FLAGS+=(--arch "${ARCH:-block_6e6d512}" --criterion glat_loss --noise block_mask --block-size "${BLOCK:-25}"
-        --start-p "${START_P:-0.5}" --minus-p "${MINUS_P:-0.2}" --total-up "${TOTAL_UP:-$MAX_UPDATE}")
+        --blocks-per-sentence "${BLOCKS_PER_SENTENCE:-1}" --start-p "${START_P:-0.5}" --minus-p "${MINUS_P:-0.2}" --total-up "${TOTAL_UP:-$MAX_UPDATE}")
     ;;
 verifier)
+    [ "${FREEZE_ENCODER:-0}" = 0 ] || fail "FREEZE_ENCODER is for drafters; leave it out with ROLE=verifier"
     # Positions, activation and the scale of the embeddings are the drafter's, so that it can start from these weights.
     NETWORK+=(--no-scale-embedding)
     FLAGS+=(--arch "${ARCH:-transformer}" --criterion label_smoothed_cross_entropy --noise no_noise)

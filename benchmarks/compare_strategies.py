@@ -61,7 +61,7 @@ def strategies(
     """The decode functions to compare, by the names they have in the table."""
     symbols = task.target_dictionary
     search = SearchSettings(pad=symbols.pad(), eos=symbols.eos(), unk=symbols.unk(), max_len_b=max_len_b)
-    block = BlockDrafter(drafter, symbols.pad(), symbols.unk(), symbols.eos())
+    block = BlockDrafter(drafter, symbols.pad(), symbols.unk(), symbols.eos(), verifier)
 
     def fairseq_beam(size: int) -> generator.DecodeFunction:
         return generator.fairseq_search(SequenceGenerator([verifier], symbols, beam_size=size, max_len_b=max_len_b))

@@ -17,7 +17,7 @@ from fairseq.dataclass.configs import GenerationConfig
 from block_plugins import checkpoints, dictionaries
 from block_plugins.decoding import generator
 from block_plugins.decoding.drafters import BlockDrafter
-from block_plugins.decoding.settings import SearchSettings, SpeculationSettings
+from block_plugins.decoding.settings import BeamSettings, SearchSettings, SpeculationSettings
 from block_plugins.decoding.statistics import Statistics
 from block_plugins.errors import UserError
 from block_plugins.models.block_nat import BlockNATModel
@@ -47,6 +47,8 @@ _WHY_REFUSED = {
     "nbest": "a greedy search has one hypothesis",
     "print_alignment": "attention weights are not kept",
     "replace_unk": "it needs an alignment, and attention weights are not kept",
+    "lenpen": "with several beams --beam-start and --beam-alpha say how lengths are scored",
+    "unnormalized": "with several beams --beam-alpha 0 leaves scores as they are",
     "score_reference": "use fairseq-score, or --strategy fairseq",
 }
 
@@ -61,8 +63,16 @@ def refuse_what_is_not_honoured(options: Any, strategy: str) -> None:
             if getattr(options, name, False):
                 raise UserError(f"{_flag(name)} is not possible with --strategy fairseq: its search has no iterations")
         return
+    honoured = set(_HONOURED)
+    if strategy == "left2right":
+        beam, nbest = getattr(options, "beam", 5), getattr(options, "nbest", 1)
+        if nbest > beam:
+            raise UserError(f"--nbest {nbest} is more than --beam {beam}: a beam search has no more hypotheses than beams")
+        honoured |= {"nbest"}
+        if beam > 1:
+            honoured -= {"lenpen", "unnormalized"}
     for option in dataclasses.fields(GenerationConfig):
-        if option.name in _HONOURED:
+        if option.name in honoured:
             continue
         value = getattr(options, option.name, option.default)
         if value != option.default:
@@ -82,6 +92,10 @@ def check_numbers(cfg: Any) -> None:
         raise UserError(f"--beta must be at least 1, not {cfg.beta}")
     if not cfg.tau >= 0:
         raise UserError(f"--tau must not be negative, but is {cfg.tau}")
+    if not cfg.beam_start > -1:
+        raise UserError(f"--beam-start must be more than -1, not {cfg.beam_start}")
+    if 0 <= cfg.beam_max < cfg.beam_min:
+        raise UserError(f"--beam-min {cfg.beam_min} is more than --beam-max {cfg.beam_max}")
     if cfg.strategy == "gad" and not cfg.AR_path:
         raise UserError("--strategy gad needs a verifier: give its checkpoint with --AR-path (--path is the drafter)")
     if cfg.strategy != "gad" and cfg.AR_path:
@@ -153,14 +167,20 @@ def build_generator(task: Any, models: list[Any], options: Any, fairseq_generato
         decode = generator.fairseq_search(fairseq_generator)
     elif cfg.strategy == "AR":
         decode = generator.autoregressive(model, search)
+    elif cfg.strategy == "left2right":
+        beam = _beam_settings(cfg, options)
+        several = beam.size > 1
+        decode = generator.left_to_right_beam(model, search, beam) if several else generator.autoregressive(model, search)
     else:
-        drafter = _block_drafter(model, cfg.block_size, search)
-        if cfg.strategy == "drafter":
-            decode = generator.drafter_alone(drafter, model, search, cfg.block_size)
-        else:
+        verifier = None
+        if cfg.strategy == "gad":
             verifier = checkpoints.load_model(cfg.AR_path, "--AR-path", task)
             parameter = next(model.parameters())
             verifier.to(device=parameter.device, dtype=parameter.dtype)
+        drafter = _block_drafter(model, cfg.block_size, search, verifier)
+        if verifier is None:
+            decode = generator.drafter_alone(drafter, model, search, cfg.block_size)
+        else:
             keep_drafts = bool(getattr(options, "retain_iter_history", False))
             speculation = SpeculationSettings(cfg.block_size, cfg.beta, cfg.tau, keep_drafts)
             decode = generator.gad(drafter, verifier, search, speculation)
@@ -201,13 +221,26 @@ def _search_settings(dictionary: Any, options: Any) -> SearchSettings:
     )
 
 
-def _block_drafter(model: torch.nn.Module, block_size: int, search: SearchSettings) -> BlockDrafter:
+def _beam_settings(cfg: Any, options: Any) -> BeamSettings:
+    return BeamSettings(
+        size=getattr(options, "beam", 5),
+        nbest=getattr(options, "nbest", 1),
+        start=cfg.beam_start,
+        alpha=cfg.beam_alpha,
+        shortest=cfg.beam_min,
+        longest=cfg.beam_max,
+    )
+
+
+def _block_drafter(
+    model: torch.nn.Module, block_size: int, search: SearchSettings, verifier: torch.nn.Module | None
+) -> BlockDrafter:
     if not isinstance(model, BlockNATModel):
         raise UserError("--path: the drafter has to be a block model (--arch block)")
     positions = model.decoder.max_positions()
     if block_size > positions:
         raise UserError(f"--block-size {block_size} is beyond the drafter's {positions} positions: lower it")
-    return BlockDrafter(model, search.pad, search.unk, search.eos)
+    return BlockDrafter(model, search.pad, search.unk, search.eos, verifier)
 
 
 def _flag(name: str) -> str:

@@ -145,7 +145,9 @@ class ScriptedDrafter:
         self.wrong = wrong
         self.generator = torch.Generator().manual_seed(seed)
 
-    def start(self, src_tokens: Tensor, src_lengths: Tensor, capacity: int) -> "ScriptedState":
+    def start(
+        self, src_tokens: Tensor, src_lengths: Tensor, capacity: int, verifier_out: object = None
+    ) -> "ScriptedState":
         return ScriptedState(self, [self.scripts[source(row, self.symbols)] for row in src_tokens])
 
 

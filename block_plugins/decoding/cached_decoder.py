@@ -29,6 +29,9 @@ JoinedWeights = tuple[Tensor, Tensor | None]
 class DecoderState(Protocol):
     """A batch of target sequences that a decoder is in the middle of."""
 
+    device: torch.device
+    dtype: torch.dtype
+
     def step(self, tokens: Tensor, start: Tensor, longest: int) -> Tensor:
         """Logits (or log-probabilities) ``[B, n, V]`` after each of ``tokens`` ``[B, n]``.
 
@@ -39,6 +42,10 @@ class DecoderState(Protocol):
 
     def select(self, rows: Tensor) -> None:
         """Keeps the rows ``[B']``, in that order."""
+        ...
+
+    def reorder(self, rows: Tensor, filled: int) -> None:
+        """Permutes (or repeats) rows ``[B]`` among rows of the same source, whose first ``filled`` positions count."""
         ...
 
 
@@ -199,6 +206,7 @@ class CachedState:
         self.owner = owner
         self.layers = layers
         self.capacity = capacity
+        self.device, self.dtype = layers.past.keys.device, layers.past.keys.dtype
 
     def step(self, tokens: Tensor, start: Tensor, longest: int) -> Tensor:
         """See ``DecoderState.step``. Logits at positions beyond the capacity mean nothing."""
@@ -212,6 +220,10 @@ class CachedState:
     def select(self, rows: Tensor) -> None:
         """Keeps the rows ``[B']`` of every cache."""
         self.layers.select(rows)
+
+    def reorder(self, rows: Tensor, filled: int) -> None:
+        """See ``DecoderState.reorder``: the sources' caches stay as they are."""
+        self.layers.past.reorder(rows, filled)
 
 
 class RecomputingDecoder:
@@ -235,6 +247,8 @@ class RecomputingState:
         self.encoder_out = encoder_out
         self.capacity = capacity
         self.tokens: Tensor | None = None
+        weight = next(owner.decoder.parameters())
+        self.device, self.dtype = weight.device, weight.dtype
 
     def step(self, tokens: Tensor, start: Tensor, longest: int) -> Tensor:
         """See ``DecoderState.step``; gives log-probabilities, the one thing that every fairseq decoder can give."""
@@ -252,6 +266,10 @@ class RecomputingState:
     def select(self, rows: Tensor) -> None:
         """See ``DecoderState.select``."""
         self.encoder_out = self.owner.encoder.reorder_encoder_out(self.encoder_out, rows)
+        self.reorder(rows, self.capacity)
+
+    def reorder(self, rows: Tensor, filled: int) -> None:
+        """See ``DecoderState.reorder``."""
         if self.tokens is not None:
             self.tokens = self.tokens.index_select(0, rows)
 

@@ -5,7 +5,7 @@ from typing import Protocol
 
 import torch
 import torch.nn.functional as F
-from fairseq.models import FairseqEncoderDecoderModel
+from fairseq.models import FairseqEncoder, FairseqEncoderDecoderModel
 from torch import Tensor
 
 from block_plugins.decoding.cached_decoder import (
@@ -49,8 +49,13 @@ class DraftState(Protocol):
 class Drafter(Protocol):
     """Starts drafting for a batch of sources."""
 
-    def start(self, src_tokens: Tensor, src_lengths: Tensor, capacity: int) -> DraftState:
-        """Encodes ``src_tokens`` ``[B, S]``; prefix and draft together will not exceed ``capacity`` tokens."""
+    def start(
+        self, src_tokens: Tensor, src_lengths: Tensor, capacity: int, verifier_out: EncoderOut | None = None
+    ) -> DraftState:
+        """Encodes ``src_tokens`` ``[B, S]``; prefix and draft together will not exceed ``capacity`` tokens.
+
+        ``verifier_out`` is what the verifier's encoder made of them.
+        """
         ...
 
 
@@ -63,8 +68,17 @@ class BlockDrafter:
     layers read the whole prefix anew each time, for the decoder attends in both directions.
     """
 
-    def __init__(self, model: FairseqEncoderDecoderModel, pad: int, unk: int, eos: int) -> None:
+    def __init__(
+        self,
+        model: FairseqEncoderDecoderModel,
+        pad: int,
+        unk: int,
+        eos: int,
+        verifier: FairseqEncoderDecoderModel | None = None,
+    ) -> None:
+        """Where ``verifier`` has the very encoder that the drafter has, that encoder runs once for both."""
         self.encoder = model.encoder
+        self.shares_encoder = verifier is not None and same_encoder(model.encoder, verifier.encoder)
         self.decoder = model.decoder
         self.positions = model.decoder.max_positions()
         self.pad, self.unk, self.eos = pad, unk, eos
@@ -72,9 +86,14 @@ class BlockDrafter:
         self._layers: DecoderLayers | None = None
         self._versions: list[int] = []
 
-    def start(self, src_tokens: Tensor, src_lengths: Tensor, capacity: int) -> "BlockDraftState":
+    def start(
+        self, src_tokens: Tensor, src_lengths: Tensor, capacity: int, verifier_out: EncoderOut | None = None
+    ) -> "BlockDraftState":
         """See ``Drafter.start``."""
-        encoder_out = self.encoder(src_tokens, src_lengths=src_lengths)
+        if self.shares_encoder and verifier_out is not None:
+            encoder_out = self.encoder.with_copy_keys(verifier_out, src_tokens)
+        else:
+            encoder_out = self.encoder(src_tokens, src_lengths=src_lengths)
         if not self.plain:
             return BlockDraftState(self, encoder_out)
         if len(self.decoder.layers) == 1:
@@ -226,6 +245,20 @@ class PrefixCachingDraftState(BlockDraftState):
         self.state.select(rows)
         if self.masks.dim() == 3:
             self.masks = self.masks.index_select(0, rows)
+
+
+@torch.no_grad()
+def same_encoder(one: FairseqEncoder, other: FairseqEncoder) -> bool:
+    """Whether two encoders have equal weights and compute the same with them."""
+    weights, others = dict(one.named_parameters()), dict(other.named_parameters())
+    if weights.keys() != others.keys():
+        return False
+    if any(weight.shape != others[name].shape or not torch.equal(weight, others[name]) for name, weight in weights.items()):
+        return False
+    size, device = one.embed_tokens.num_embeddings, next(iter(weights.values())).device
+    probe = torch.arange(size - min(size, 8), size, device=device).unsqueeze(0)
+    outputs = [encoder(probe, src_lengths=probe.new_tensor([probe.size(1)])) for encoder in (one, other)]
+    return all(torch.equal(outputs[0][key][0], outputs[1][key][0]) for key in ("encoder_out", "encoder_embedding"))
 
 
 def _rows(x: Tensor, at: Tensor) -> Tensor:

@@ -9,13 +9,14 @@ from fairseq.models import FairseqEncoderDecoderModel
 from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor
 
+from block_plugins.decoding.beam_search import beam_search
 from block_plugins.decoding.cached_decoder import open_decoder
 from block_plugins.decoding.constraints import Constraints
 from block_plugins.decoding.drafter_only import draft_all
 from block_plugins.decoding.drafters import Drafter
 from block_plugins.decoding.hypotheses import Hypotheses, Hypothesis
 from block_plugins.decoding.left_to_right import greedy
-from block_plugins.decoding.settings import SearchSettings, SpeculationSettings
+from block_plugins.decoding.settings import BeamSettings, SearchSettings, SpeculationSettings
 from block_plugins.decoding.speculative import History, speculate
 from block_plugins.decoding.statistics import Statistics
 from block_plugins.errors import UserError
@@ -92,8 +93,10 @@ def gad(
             encoder_out = verifier.encoder(src_tokens, src_lengths=src_lengths)
             state = step_decoder.start(encoder_out, max_len + 1)
         with statistics.phase("draft", device):
-            drafting = drafter.start(src_tokens, src_lengths, max_len + speculation.block_size)
-        hypotheses = Hypotheses(src_tokens.size(0), max_len, search.eos, device, _score_type(verifier), speculation.block_size + 1)
+            drafting = drafter.start(src_tokens, src_lengths, max_len + speculation.block_size, encoder_out)
+        hypotheses = Hypotheses(
+            src_tokens.size(0), max_len, search.eos, device, _score_type(verifier), speculation.block_size + 1
+        )
         iterations, history = speculate(
             drafting, state, Constraints(search, max_len, prefix), hypotheses, speculation, statistics
         )
@@ -114,6 +117,26 @@ def autoregressive(verifier: FairseqEncoderDecoderModel, search: SearchSettings)
         hypotheses = Hypotheses(src_tokens.size(0), max_len, search.eos, src_tokens.device, _score_type(verifier))
         steps = greedy(state, Constraints(search, max_len, prefix), hypotheses, statistics)
         return _with_steps(hypotheses.finish(search.length_penalty, search.normalize_scores), steps)
+
+    return decode
+
+
+def left_to_right_beam(
+    verifier: FairseqEncoderDecoderModel, search: SearchSettings, beam: BeamSettings
+) -> DecodeFunction:
+    """Beam search with alive and finished pools."""
+    step_decoder = open_decoder(verifier.encoder, verifier.decoder)
+
+    def decode(src_tokens: Tensor, src_lengths: Tensor, prefix: Tensor | None, statistics: Statistics) -> Decoded:
+        max_len = _max_len(search, src_tokens, step_decoder.positions)
+        rows = torch.arange(src_tokens.size(0), device=src_tokens.device).repeat_interleave(beam.size)
+        with statistics.phase("verify", src_tokens.device):
+            encoder_out = verifier.encoder(src_tokens, src_lengths=src_lengths)
+            state = step_decoder.start(encoder_out, max_len + 1)
+            state.select(rows)
+        constraints = Constraints(search, max_len, prefix)
+        constraints.select(rows)
+        return beam_search(state, constraints, src_tokens.size(0), beam, statistics)
 
     return decode
 

@@ -32,3 +32,8 @@ class KVCache:
         """Keeps (or reorders to, or repeats) the given rows ``[B']``."""
         self.keys = self.keys.index_select(1, rows)
         self.values = self.values.index_select(1, rows)
+
+    def reorder(self, rows: Tensor, filled: int) -> None:
+        """As ``select`` with as many rows as there are, in place; only the first ``filled`` positions are kept."""
+        for stored in (self.keys, self.values):
+            stored[:, :, :, :filled] = stored[:, :, :, :filled].index_select(1, rows)

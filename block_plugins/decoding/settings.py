@@ -41,3 +41,23 @@ class SpeculationSettings:
     beta: int = 1
     tau: float = 0.0
     keep_drafts: bool = False
+
+
+@dataclass(frozen=True)
+class BeamSettings:
+    """Beam search: ``size`` beams, ``nbest`` hypotheses, and how lengths (EOS counted) enter the score.
+
+    A hypothesis of length n scores its log-probability / ((start + n) / (start + 1)) ** alpha; lengths below
+    ``shortest`` or above ``longest`` (-1: no bound) are all but ruled out.
+    """
+
+    size: int = 5
+    nbest: int = 1
+    start: float = 5.0
+    alpha: float = 0.6
+    shortest: int = 0
+    longest: int = -1
+
+    def norm(self, length: int) -> float:
+        """What the log-probability of a hypothesis is divided by."""
+        return float(((self.start + length) / (self.start + 1)) ** self.alpha)

@@ -31,7 +31,7 @@ VALIDATION_SEED = 1
 """Validation draws its noise from this seed plus the number of the batch's first sentence."""
 
 NOISE_CHOICES = ChoiceEnum([*MASKING_NOISES, "random_delete", "no_noise"])
-STRATEGY_CHOICES = ChoiceEnum(["fairseq", "AR", "gad", "drafter"])
+STRATEGY_CHOICES = ChoiceEnum(["fairseq", "AR", "left2right", "gad", "drafter"])
 AUTOCAST_CHOICES = ChoiceEnum(list(autocast.CHOICES))
 
 
@@ -65,8 +65,8 @@ class TranslationLevModifiedConfig(TranslationConfig):
     strategy: STRATEGY_CHOICES = field(  # type: ignore[valid-type]
         default="fairseq",
         metadata={
-            "help": "how to decode: fairseq's own search, AR (greedy, cached), gad (draft and verify), "
-            "drafter (the drafter's text unverified)"
+            "help": "how to decode: fairseq's own search, AR (greedy, cached), left2right (beam search, cached), gad "
+            "(draft and verify), drafter (the drafter's text unverified)"
         },
     )
     AR_path: Optional[str] = field(  # noqa: UP045 - fairseq doesn't read "str | None"
@@ -77,6 +77,14 @@ class TranslationLevModifiedConfig(TranslationConfig):
     )
     tau: float = field(
         default=0.0, metadata={"help": "a draft token may be kept if its score is within TAU of the verifier's best"}
+    )
+    beam_start: float = field(
+        default=5.0, metadata={"help": "left2right: a score is divided by ((START + length) / (START + 1)) ^ ALPHA"}
+    )
+    beam_alpha: float = field(default=0.6, metadata={"help": "left2right: see --beam-start"})
+    beam_min: int = field(default=0, metadata={"help": "left2right: shorter outputs (EOS counted) are all but ruled out"})
+    beam_max: int = field(
+        default=-1, metadata={"help": "left2right: longer outputs (EOS counted) are all but ruled out; -1 for no bound"}
     )
     stats_path: Optional[str] = field(  # noqa: UP045
         default=None, metadata={"help": "write the statistics of decoding to this file as JSON"}

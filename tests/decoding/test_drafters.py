@@ -71,3 +71,30 @@ def test_a_block_is_cut_at_the_drafters_last_position() -> None:
     assert draft.length[0] <= 2
     assert draft.length[1] == 0
     assert draft.length[2] <= 5
+
+
+def test_an_encoder_that_is_the_verifiers_runs_once() -> None:
+    options = {"encoder_learned_pos": True, "share_all_embeddings": True, "no_scale_embedding": True}
+    verifier = tiny.verifier(SYMBOLS, 1, activation_fn="gelu", **options)
+    block = tiny.drafter(SYMBOLS, 2, encoder_ffn_embed_dim=24)
+    sample = tiny.sample(SYMBOLS, [5, 1, 8], 1)["net_input"]
+    assert not BlockDrafter(block, PAD, UNK, EOS, verifier).shares_encoder
+    block.encoder.load_state_dict(verifier.encoder.state_dict())
+    alone, sharing = BlockDrafter(block, PAD, UNK, EOS), BlockDrafter(block, PAD, UNK, EOS, verifier)
+    assert sharing.shares_encoder
+    prefix, length, budget = torch.tensor([[5], [6], [7]]), torch.tensor([1, 1, 1]), torch.tensor([9, 9, 9])
+    with torch.no_grad():
+        expected = alone.start(**sample, capacity=12).propose(prefix, length, 1, 4, budget)
+        encoder_out = verifier.encoder(**sample)
+        block.encoder.forward = None  # is not called any more
+        state = sharing.start(**sample, capacity=12, verifier_out=encoder_out)
+        found = state.propose(prefix, length, 1, 4, budget)
+    torch.testing.assert_close(found.logits, expected.logits, rtol=0, atol=0)
+
+
+def test_equal_weights_that_are_used_otherwise_make_another_encoder() -> None:
+    options = {"encoder_learned_pos": True, "share_all_embeddings": True, "no_scale_embedding": True}
+    verifier = tiny.verifier(SYMBOLS, 1, activation_fn="relu", **options)
+    block = tiny.drafter(SYMBOLS, 2, encoder_ffn_embed_dim=24)
+    block.encoder.load_state_dict(verifier.encoder.state_dict())
+    assert not BlockDrafter(block, PAD, UNK, EOS, verifier).shares_encoder
