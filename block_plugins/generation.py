@@ -182,7 +182,7 @@ def build_generator(task: Any, models: list[Any], options: Any, fairseq_generato
             decode = generator.drafter_alone(drafter, model, search, cfg.block_size)
         else:
             keep_drafts = bool(getattr(options, "retain_iter_history", False))
-            speculation = SpeculationSettings(cfg.block_size, cfg.beta, cfg.tau, keep_drafts)
+            speculation = SpeculationSettings(cfg.block_size, cfg.beta, cfg.tau, keep_drafts, str(cfg.lookahead))
             decode = generator.gad(drafter, verifier, search, speculation)
     return generator.Generator(decode, search.pad, search.eos)
 

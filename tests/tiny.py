@@ -156,7 +156,9 @@ class ScriptedState:
         self.owner = owner
         self.scripts = scripts
 
-    def propose(self, prefix: Tensor, length: Tensor, longest: int, k: int, budget: Tensor) -> Draft:
+    def propose(
+        self, prefix: Tensor, length: Tensor, longest: int, newest: int, k: int, budget: Tensor
+    ) -> Draft:
         symbols, rows = self.owner.symbols, len(self.scripts)
         assert longest == int(length.max())
         tokens = torch.full((rows, k), symbols.pad())

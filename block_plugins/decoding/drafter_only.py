@@ -18,12 +18,11 @@ def draft_all(
         length = hypotheses.length
         rows = hypotheses.sentences
         with statistics.phase("draft", device):
+            shortest, longest = min(hypotheses.lengths), max(hypotheses.lengths)
             draft = drafter.propose(
-                hypotheses.prefix(), length, hypotheses.longest, block_size, constraints.max_len - length
+                hypotheses.prefix(), length, longest, block_size, block_size, constraints.max_len - length
             )
-            scores, tokens = constraints.log_probs(
-                draft.logits, length, hypotheses.shortest, hypotheses.longest
-            ).max(-1)  # [b, k] each
+            scores, tokens = constraints.log_probs(draft.logits, length, shortest, longest).max(-1)  # [b, k] each
         committed, keep = hypotheses.commit(tokens, scores, length.new_full((len(rows),), block_size))
         for row in rows:
             blocks[row] += 1

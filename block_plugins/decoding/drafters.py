@@ -33,11 +33,14 @@ class Draft:
 class DraftState(Protocol):
     """A batch whose sources the drafter has encoded."""
 
-    def propose(self, prefix: Tensor, length: Tensor, longest: int, k: int, budget: Tensor) -> Draft:
+    def propose(
+        self, prefix: Tensor, length: Tensor, longest: int, newest: int, k: int, budget: Tensor
+    ) -> Draft:
         """At most ``k`` tokens to follow each prefix.
 
         ``prefix`` ``[B, T]`` holds the committed tokens, of which the first ``length`` ``[B]`` (at most ``longest``)
-        of each row count; ``budget`` ``[B]`` is how many tokens a row can still use.
+        of each row count, and at most the last ``newest`` of these are new since the last call; ``budget`` ``[B]`` is
+        how many tokens a row can still use.
         """
         ...
 
@@ -116,13 +119,15 @@ class BlockDraftState:
         self.owner = owner
         self.encoder_out = encoder_out
 
-    def propose(self, prefix: Tensor, length: Tensor, longest: int, k: int, budget: Tensor) -> Draft:
+    def propose(
+        self, prefix: Tensor, length: Tensor, longest: int, newest: int, k: int, budget: Tensor
+    ) -> Draft:
         """See ``DraftState.propose``. A row whose prefix leaves no position for a draft gets an empty one."""
         owner = self.owner
         # A block is never cut short by the budget, for the drafter was trained on whole blocks; only the drafter's
         # positions cut it.
         block = (owner.positions - length).clamp(min=0, max=k)  # [B]
-        logits = project(owner.decoder, self.features(prefix, length, longest, k, block))
+        logits = project(owner.decoder, self.features(prefix, length, longest, newest, k, block))
         pad = logits[..., owner.pad].clone()
         logits[..., owner.pad] = float("-inf")
         draft = logits.argmax(-1)
@@ -132,7 +137,9 @@ class BlockDraftState:
         useful = (is_eos.cumsum(1) == is_eos).sum(1)
         return Draft(draft, logits, torch.minimum(useful, torch.minimum(block, budget)))
 
-    def features(self, prefix: Tensor, length: Tensor, longest: int, k: int, block: Tensor) -> Tensor:
+    def features(
+        self, prefix: Tensor, length: Tensor, longest: int, newest: int, k: int, block: Tensor
+    ) -> Tensor:
         """Finished features ``[B, k, d]`` of the ``block`` ``[B]`` masks (at most ``k``) behind each prefix."""
         tokens, at = self.side_by_side(prefix, length, longest, k, block)
         return _rows(self.owner.decoder.extract_features(tokens, self.encoder_out)[0], at)
@@ -168,7 +175,9 @@ class RereadingDraftState(BlockDraftState):
         self.layers = layers
         self.cross, self.visible = project_memory(layers.layers, encoder_out)
 
-    def features(self, prefix: Tensor, length: Tensor, longest: int, k: int, block: Tensor) -> Tensor:
+    def features(
+        self, prefix: Tensor, length: Tensor, longest: int, newest: int, k: int, block: Tensor
+    ) -> Tensor:
         """See ``BlockDraftState.features``."""
         tokens, at = self.side_by_side(prefix, length, longest, k, block)
         decoder = self.owner.decoder
@@ -202,16 +211,16 @@ class PrefixCachingDraftState(BlockDraftState):
         super().__init__(owner, encoder_out)
         self.state = layers.start(encoder_out, capacity)
         self.capacity = capacity
-        self.newest: int | None = None  # the most tokens that a row can have got since the last draft
         # the decoder's input at masked positions [B, P, d], which depends on the source and the position alone
         self.masks = encoder_out["encoder_out"][0].new_empty(0)
 
-    def features(self, prefix: Tensor, length: Tensor, longest: int, k: int, block: Tensor) -> Tensor:
+    def features(
+        self, prefix: Tensor, length: Tensor, longest: int, newest: int, k: int, block: Tensor
+    ) -> Tensor:
         """See ``BlockDraftState.features``."""
         mask = self.owner.unk
         start = length.unsqueeze(1)
-        newest = longest if self.newest is None else min(self.newest, longest)
-        self.newest = k + 1
+        newest = min(newest, longest)
         if newest > 0:
             positions = start - torch.arange(newest, 0, -1, device=prefix.device)  # [B, newest]
             known = (positions >= 0) & (positions < self.capacity)

@@ -16,6 +16,7 @@ from block_plugins.decoding.drafter_only import draft_all
 from block_plugins.decoding.drafters import Drafter
 from block_plugins.decoding.hypotheses import Hypotheses, Hypothesis
 from block_plugins.decoding.left_to_right import greedy
+from block_plugins.decoding.lookahead import AutoLookahead, ConstantLookahead
 from block_plugins.decoding.settings import BeamSettings, SearchSettings, SpeculationSettings
 from block_plugins.decoding.speculative import History, speculate
 from block_plugins.decoding.statistics import Statistics
@@ -85,6 +86,8 @@ def gad(
 ) -> DecodeFunction:
     """Block-speculative decoding: the verifier's output (beta 1), or close to it (top-beta within tau)."""
     step_decoder = open_decoder(verifier.encoder, verifier.decoder)
+    lookaheads = {"constant": ConstantLookahead, "auto": AutoLookahead}
+    lookahead = lookaheads[speculation.lookahead](speculation.block_size)
 
     def decode(src_tokens: Tensor, src_lengths: Tensor, prefix: Tensor | None, statistics: Statistics) -> Decoded:
         max_len = _max_len(search, src_tokens, step_decoder.positions)
@@ -97,10 +100,10 @@ def gad(
         hypotheses = Hypotheses(
             src_tokens.size(0), max_len, search.eos, device, _score_type(verifier), speculation.block_size + 1
         )
-        iterations, history = speculate(
-            drafting, state, Constraints(search, max_len, prefix), hypotheses, speculation, statistics
+        passes, history = speculate(
+            drafting, state, Constraints(search, max_len, prefix), hypotheses, lookahead, speculation, statistics
         )
-        return _with_steps(hypotheses.finish(search.length_penalty, search.normalize_scores), iterations, history)
+        return _with_steps(hypotheses.finish(search.length_penalty, search.normalize_scores), passes, history)
 
     return decode
 

@@ -11,9 +11,9 @@ Hypothesis = dict[str, Any]
 class Hypotheses:
     """Committed tokens with their log-probabilities, one row for each sentence, in input order.
 
-    Only open rows take part in decoding: ``rows`` ``[b]`` maps them to the sentences (``sentences`` is the same list on
-    the host), ``length`` ``[b]`` is how many tokens they have, and ``shortest`` and ``longest`` are the least and the
-    greatest of these, known without asking the device.
+    Only open rows take part in decoding: ``rows`` ``[b]`` maps them to the sentences, ``length`` ``[b]`` is how many
+    tokens they have; ``sentences`` and ``lengths`` are the same on the host. ``reached`` are the lengths right after the
+    last commit, those of rows that it finished included.
     """
 
     def __init__(
@@ -28,7 +28,7 @@ class Hypotheses:
         self.rows = torch.arange(rows, device=device)
         self.sentences = list(range(rows))
         self.length = torch.zeros(rows, dtype=torch.long, device=device)
-        self.shortest = self.longest = 0
+        self.lengths = self.reached = [0] * rows
         self.column = torch.arange(most, device=device)
 
     @property
@@ -37,8 +37,10 @@ class Hypotheses:
         return len(self.sentences)
 
     def prefix(self) -> Tensor:
-        """The open rows' tokens ``[b, max(longest, 1)]``; what stands behind a row's length means nothing."""
-        return self.buffer[:, 1 : 1 + max(self.longest, 1)].index_select(0, self.rows)
+        """The open rows' tokens ``[b, T]``, T the greatest length, but at least 1; what stands behind a row's length
+        means nothing.
+        """
+        return self.buffer[:, 1 : 1 + max(1, *self.lengths)].index_select(0, self.rows)
 
     def last(self) -> Tensor:
         """The last committed token of each open row ``[b]``, EOS where there is none."""
@@ -63,14 +65,13 @@ class Hypotheses:
         self.final_length[self.rows] = self.length
 
         # the one wait for the device in an iteration
-        done, lengths = torch.stack([finished.long(), self.length]).tolist()
+        done, self.reached = torch.stack([finished.long(), self.length]).tolist()
         if not any(done):
-            self.shortest, self.longest = min(lengths), max(lengths)
+            self.lengths = self.reached
             return count, None
         still_open = [index for index, ended in enumerate(done) if not ended]
         self.sentences = [self.sentences[index] for index in still_open]
-        self.shortest = min((lengths[index] for index in still_open), default=0)
-        self.longest = max((lengths[index] for index in still_open), default=0)
+        self.lengths = [self.reached[index] for index in still_open]
         keep = torch.tensor(still_open, dtype=torch.long, device=tokens.device)
         self.rows = self.rows.index_select(0, keep)
         self.length = self.length.index_select(0, keep)

@@ -15,7 +15,7 @@ def greedy(
     device = hypotheses.rows.device
     while hypotheses.open:
         with statistics.phase("verify", device):
-            length, shortest, longest = hypotheses.length, hypotheses.shortest, hypotheses.longest
+            length, shortest, longest = hypotheses.length, min(hypotheses.lengths), max(hypotheses.lengths)
             logits = verifier.step(hypotheses.last().unsqueeze(1), length, longest + 1)
             scores, tokens = constraints.log_probs(logits, length, shortest, longest).max(-1)  # [b, 1] each
         statistics.tokens += hypotheses.open

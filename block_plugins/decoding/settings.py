@@ -34,13 +34,15 @@ class SearchSettings:
 class SpeculationSettings:
     """How drafts are made and judged: ``block_size`` tokens at once, kept by the top-``beta`` within ``tau`` rule.
 
-    ``keep_drafts`` records every draft, for ``--retain-iter-history``.
+    ``keep_drafts`` records every draft, for ``--retain-iter-history``. ``lookahead`` is "constant" (the whole block is
+    verified) or "auto" (as much of it as pays).
     """
 
     block_size: int = 25
     beta: int = 1
     tau: float = 0.0
     keep_drafts: bool = False
+    lookahead: str = "constant"
 
 
 @dataclass(frozen=True)

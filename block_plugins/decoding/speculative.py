@@ -1,7 +1,8 @@
 """The loop: draft -> verify -> accept -> commit (Generalized Aggressive Decoding, Xia et al. 2023, algorithm 1)."""
 
+import time
+
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from block_plugins.decoding.acceptance import accepted_length
@@ -9,6 +10,7 @@ from block_plugins.decoding.cached_decoder import DecoderState
 from block_plugins.decoding.constraints import Constraints
 from block_plugins.decoding.drafters import DraftState
 from block_plugins.decoding.hypotheses import Hypotheses
+from block_plugins.decoding.lookahead import Lookahead
 from block_plugins.decoding.settings import SpeculationSettings
 from block_plugins.decoding.statistics import Statistics
 
@@ -20,51 +22,67 @@ def speculate(
     verifier: DecoderState,
     constraints: Constraints,
     hypotheses: Hypotheses,
+    lookahead: Lookahead,
     settings: SpeculationSettings,
     statistics: Statistics,
 ) -> tuple[list[int], History]:
-    """Fills ``hypotheses``; returns for each sentence its number of iterations and its drafts.
+    """Fills ``hypotheses``; returns for each sentence its number of verifier passes and its drafts.
 
     An iteration sends each row's draft through the verifier in one pass, keeps the longest accepted prefix and adds the
     verifier's own token behind it. Rows have lengths of their own; a finished row leaves the batch with its caches.
     """
-    iterations = [0] * hypotheses.open
-    history: History = [[] for _ in iterations]
-    drafted = kept = added = torch.zeros((), dtype=torch.long, device=hypotheses.rows.device)
-    device = drafted.device
+    device = hypotheses.rows.device
+    passes = [0] * hypotheses.open
+    history: History = [[] for _ in passes]
+    drafted = kept = torch.zeros((), dtype=torch.long, device=device)
+    newest = 0  # the most tokens that a row can have got since the last draft
     while hypotheses.open:
-        sentences, length, shortest, longest = hypotheses.sentences, hypotheses.length, hypotheses.shortest, hypotheses.longest
-        with statistics.phase("draft", device):
-            draft = drafter.propose(hypotheses.prefix(), length, longest, settings.block_size, constraints.max_len - length)
-            tokens = draft.tokens
-            k = tokens.size(1)
+        begin = time.perf_counter()
+        sentences, lengths, length = hypotheses.sentences, hypotheses.lengths, hypotheses.length
+        k = lookahead.choose(len(sentences))
+        tokens = hypotheses.last().unsqueeze(1)  # [b, 1]: what the verifier hasn't seen yet
+        if k > 0:
+            with statistics.phase("draft", device):
+                draft = drafter.propose(
+                    hypotheses.prefix(), length, max(lengths), newest, settings.block_size, constraints.max_len - length
+                )
+                sent = draft.length.clamp(max=k)
+                tokens = torch.cat([tokens, draft.tokens[:, :k]], dim=1)  # [b, k + 1]
+            newest = 0
 
         with statistics.phase("verify", device):
-            logits = verifier.step(torch.cat([hypotheses.last().unsqueeze(1), tokens], dim=1), length, longest + k + 1)
-            scores = constraints.log_probs(logits, length, shortest, longest)
+            logits = verifier.step(tokens, length, max(lengths) + k + 1)
+            scores = constraints.log_probs(logits, length, min(lengths), max(lengths))
             best = scores.argmax(-1)  # [b, k + 1]
-            accepted = accepted_length(scores, best, tokens, draft.length, settings.beta, settings.tau)
+            accepted = torch.zeros_like(length)
+            if k > 0:
+                accepted = accepted_length(scores, best, tokens[:, 1:], sent, settings.beta, settings.tau)
 
         # Behind the accepted tokens comes the verifier's best one: the correction, or one more where all were accepted.
         last = accepted.unsqueeze(1)
-        tokens = F.pad(tokens, (0, 1)).scatter(1, last, best.gather(1, last))
+        tokens = tokens.roll(-1, dims=1).scatter(1, last, best.gather(1, last))
         chosen = scores.gather(2, tokens.unsqueeze(2)).squeeze(2)
-
-        for row, sentence in enumerate(sentences):
-            iterations[sentence] += 1
-            if settings.keep_drafts:
-                history[sentence].append(draft.tokens[row, : int(draft.length[row])])
         committed, keep = hypotheses.commit(tokens, chosen, accepted + 1)
-        drafted = drafted + draft.length.sum()
-        # an accepted EOS ends the row before the verifier's own token
-        kept = kept + torch.minimum(accepted, committed).sum()
-        added = added + committed.sum()
+        newest += k + 1
+
+        if k > 0:
+            drafted = drafted + sent.sum()
+            # an accepted EOS ends the row before the verifier's own token
+            kept = kept + torch.minimum(accepted, committed).sum()
+            statistics.iterations += len(sentences)
+        else:
+            statistics.undrafted += len(sentences)
+        for row, sentence in enumerate(sentences):
+            passes[sentence] += 1
+            if k > 0 and settings.keep_drafts:
+                history[sentence].append(draft.tokens[row, : int(sent[row])])
         if keep is not None:
             drafter.select(keep)
             verifier.select(keep)
             constraints.select(keep)
-    statistics.iterations += sum(iterations)
+        gained = [new - old for new, old in zip(hypotheses.reached, lengths, strict=True)]
+        statistics.tokens += sum(gained)
+        lookahead.record(len(sentences), k, gained, time.perf_counter() - begin)
     statistics.drafted += int(drafted)
     statistics.accepted += int(kept)
-    statistics.tokens += int(added)
-    return iterations, history
+    return passes, history

@@ -13,7 +13,8 @@ class Statistics:
     """Counts and seconds, summed over all batches.
 
     An iteration is one draft pass and one verify pass of one sentence; ``drafted`` counts the draft tokens sent to
-    verification and ``accepted`` those of them that were committed.
+    verification and ``accepted`` those of them that were committed. ``undrafted`` counts tokens that were decoded one by
+    one, because a draft didn't pay.
     """
 
     sentences: int = 0
@@ -21,6 +22,7 @@ class Statistics:
     iterations: int = 0
     drafted: int = 0
     accepted: int = 0
+    undrafted: int = 0
     seconds: float = 0.0
     phases: dict[str, float] = field(default_factory=lambda: {"draft": 0.0, "verify": 0.0})
 
@@ -42,7 +44,8 @@ class Statistics:
             "iterations": self.iterations,
             "drafted": self.drafted,
             "accepted": self.accepted,
-            "accepted_per_iteration": _ratio(self.tokens, self.iterations),
+            "undrafted": self.undrafted,
+            "accepted_per_iteration": _ratio(self.tokens - self.undrafted, self.iterations),
             "alpha": _ratio(self.accepted, self.drafted),
             "seconds_draft": draft,
             "seconds_verify": verify,

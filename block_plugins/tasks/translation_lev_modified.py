@@ -31,6 +31,7 @@ VALIDATION_SEED = 1
 """Validation draws its noise from this seed plus the number of the batch's first sentence."""
 
 NOISE_CHOICES = ChoiceEnum([*MASKING_NOISES, "random_delete", "no_noise"])
+LOOKAHEAD_CHOICES = ChoiceEnum(["constant", "auto"])
 STRATEGY_CHOICES = ChoiceEnum(["fairseq", "AR", "left2right", "gad", "drafter"])
 AUTOCAST_CHOICES = ChoiceEnum(list(autocast.CHOICES))
 
@@ -77,6 +78,13 @@ class TranslationLevModifiedConfig(TranslationConfig):
     )
     tau: float = field(
         default=0.0, metadata={"help": "a draft token may be kept if its score is within TAU of the verifier's best"}
+    )
+    lookahead: LOOKAHEAD_CHOICES = field(  # type: ignore[valid-type]
+        default="auto",
+        metadata={
+            "help": "how much of a block is verified: constant (all), auto (as much as was measured to pay; no draft at "
+            "all where none does); the output doesn't depend on it"
+        },
     )
     beam_start: float = field(
         default=5.0, metadata={"help": "left2right: a score is divided by ((START + length) / (START + 1)) ^ ALPHA"}
