@@ -157,10 +157,10 @@ class ScriptedState:
         self.scripts = scripts
 
     def propose(
-        self, prefix: Tensor, length: Tensor, longest: int, newest: int, k: int, budget: Tensor
+        self, prefix: Tensor, length: Tensor, lengths: list[int], newest: int, k: int, budget: Tensor
     ) -> Draft:
         symbols, rows = self.owner.symbols, len(self.scripts)
-        assert longest == int(length.max())
+        assert lengths == length.tolist()
         tokens = torch.full((rows, k), symbols.pad())
         for row, (script, begin) in enumerate(zip(self.scripts, length.tolist(), strict=True)):
             piece = torch.tensor(script[begin : begin + k], dtype=torch.long)

@@ -138,7 +138,7 @@ class LayersState:
         self.kernels = None if kernels is None else kernels.bind(self.past, self.cross, self.visible)
 
     def run(self, x: Tensor, positions: Tensor, seen: Tensor, longest: int) -> Tensor:
-        """The layers' output ``[B, n, d]`` for ``x`` ``[B, n, d]``.
+        """The layers' output ``[B, n, d]`` for ``x`` ``[B, n, d]``, which is overwritten.
 
         Column i of row b stands at ``positions[b, i]`` and sees what stands before ``seen[b, i]``, itself and the other
         columns included; ``longest`` is the greatest of ``seen``.

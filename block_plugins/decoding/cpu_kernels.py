@@ -5,6 +5,7 @@ takes the time, and should take it once, however many rows there are. General ma
 their operands than on the product; ``_columns`` reads each row of the weights once for up to four rows of the input.
 """
 
+import logging
 import math
 from typing import Any, NamedTuple
 
@@ -12,6 +13,9 @@ import numba
 import numpy as np
 import torch
 from torch import Tensor
+
+# Numba logs every bytecode it reads where the root logger is open to that, as fairseq's tools leave it.
+logging.getLogger("numba").setLevel(logging.WARNING)
 
 # Sums may be taken in any order (that is what makes them vectors), but infinities and nan keep their meaning.
 _FAST = {"reassoc", "contract", "nsz", "arcp"}

@@ -19,9 +19,8 @@ def draft_all(
         rows = hypotheses.sentences
         with statistics.phase("draft", device):
             shortest, longest = min(hypotheses.lengths), max(hypotheses.lengths)
-            draft = drafter.propose(
-                hypotheses.prefix(), length, longest, block_size, block_size, constraints.max_len - length
-            )
+            budget = constraints.max_len - length
+            draft = drafter.propose(hypotheses.prefix(), length, hypotheses.lengths, block_size, block_size, budget)
             scores, tokens = constraints.log_probs(draft.logits, length, shortest, longest).max(-1)  # [b, k] each
         committed, keep = hypotheses.commit(tokens, scores, length.new_full((len(rows),), block_size))
         for row in rows:

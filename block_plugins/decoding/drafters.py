@@ -6,7 +6,7 @@ from typing import Protocol
 import torch
 import torch.nn.functional as F
 from fairseq.models import FairseqEncoder, FairseqEncoderDecoderModel
-from torch import Tensor
+from torch import Tensor, nn
 
 from block_plugins.decoding.cached_decoder import (
     DecoderLayers,
@@ -19,6 +19,7 @@ from block_plugins.decoding.cached_decoder import (
     run_layer,
     why_not_cached,
 )
+from block_plugins.decoding.int8 import Int8Linear
 
 
 @dataclass
@@ -34,13 +35,13 @@ class DraftState(Protocol):
     """A batch whose sources the drafter has encoded."""
 
     def propose(
-        self, prefix: Tensor, length: Tensor, longest: int, newest: int, k: int, budget: Tensor
+        self, prefix: Tensor, length: Tensor, lengths: list[int], newest: int, k: int, budget: Tensor
     ) -> Draft:
         """At most ``k`` tokens to follow each prefix.
 
-        ``prefix`` ``[B, T]`` holds the committed tokens, of which the first ``length`` ``[B]`` (at most ``longest``)
-        of each row count, and at most the last ``newest`` of these are new since the last call; ``budget`` ``[B]`` is
-        how many tokens a row can still use.
+        ``prefix`` ``[B, T]`` holds the committed tokens, of which the first ``length`` ``[B]`` of each row count
+        (``lengths`` are the same on the host), and at most the last ``newest`` of these are new since the last call;
+        ``budget`` ``[B]`` is how many tokens a row can still use.
         """
         ...
 
@@ -78,14 +79,20 @@ class BlockDrafter:
         unk: int,
         eos: int,
         verifier: FairseqEncoderDecoderModel | None = None,
+        int8: bool = False,
     ) -> None:
-        """Where ``verifier`` has the very encoder that the drafter has, that encoder runs once for both."""
+        """Where ``verifier`` has the very encoder that the drafter has, that encoder runs once for both.
+
+        With ``int8`` the output projection, which is most of the weights of a shallow drafter, is computed in 8 bits.
+        """
         self.encoder = model.encoder
         self.shares_encoder = verifier is not None and same_encoder(model.encoder, verifier.encoder)
         self.decoder = model.decoder
         self.positions = model.decoder.max_positions()
         self.pad, self.unk, self.eos = pad, unk, eos
         self.plain = why_not_cached(model.decoder) is None
+        output = model.decoder.output_projection
+        self.int8 = Int8Linear(output) if int8 and isinstance(output, nn.Linear) else None
         self._layers: DecoderLayers | None = None
         self._versions: list[int] = []
 
@@ -102,6 +109,10 @@ class BlockDrafter:
         if len(self.decoder.layers) == 1:
             return PrefixCachingDraftState(self, encoder_out, self.layers(), min(capacity, self.positions))
         return RereadingDraftState(self, encoder_out, self.layers())
+
+    def project(self, features: Tensor) -> Tensor:
+        """Finished features ``[..., d]`` to logits ``[..., V]``."""
+        return project(self.decoder, features) if self.int8 is None else self.int8(features)
 
     def layers(self) -> DecoderLayers:
         """The decoder's layers, arranged anew when its weights have changed (it may be in training)."""
@@ -120,39 +131,41 @@ class BlockDraftState:
         self.encoder_out = encoder_out
 
     def propose(
-        self, prefix: Tensor, length: Tensor, longest: int, newest: int, k: int, budget: Tensor
+        self, prefix: Tensor, length: Tensor, lengths: list[int], newest: int, k: int, budget: Tensor
     ) -> Draft:
         """See ``DraftState.propose``. A row whose prefix leaves no position for a draft gets an empty one."""
         owner = self.owner
         # A block is never cut short by the budget, for the drafter was trained on whole blocks; only the drafter's
         # positions cut it.
-        block = (owner.positions - length).clamp(min=0, max=k)  # [B]
-        logits = project(owner.decoder, self.features(prefix, length, longest, newest, k, block))
-        pad = logits[..., owner.pad].clone()
+        block = None
+        if max(lengths) + k > owner.positions:
+            block = (owner.positions - length).clamp(min=0, max=k)  # [B]
+            budget = torch.minimum(budget, block)
+        logits = owner.project(self.features(prefix, length, lengths, newest, k, block))
         logits[..., owner.pad] = float("-inf")
         draft = logits.argmax(-1)
-        logits[..., owner.pad] = pad
         # what stands behind a drafted EOS can never be committed
-        is_eos = draft.eq(owner.eos).long()
-        useful = (is_eos.cumsum(1) == is_eos).sum(1)
-        return Draft(draft, logits, torch.minimum(useful, torch.minimum(block, budget)))
+        through_eos = torch.where(draft == owner.eos, torch.arange(1, k + 1, device=draft.device), k).amin(1)
+        return Draft(draft, logits, torch.minimum(through_eos, budget))
 
     def features(
-        self, prefix: Tensor, length: Tensor, longest: int, newest: int, k: int, block: Tensor
+        self, prefix: Tensor, length: Tensor, lengths: list[int], newest: int, k: int, block: Tensor | None
     ) -> Tensor:
-        """Finished features ``[B, k, d]`` of the ``block`` ``[B]`` masks (at most ``k``) behind each prefix."""
-        tokens, at = self.side_by_side(prefix, length, longest, k, block)
+        """Finished features ``[B, k, d]`` of ``k`` masks behind each prefix; of row b only ``block[b]`` are there, all
+        where ``block`` is None.
+        """
+        tokens, at = self.side_by_side(prefix, length, max(lengths), k, block)
         return _rows(self.owner.decoder.extract_features(tokens, self.encoder_out)[0], at)
 
     def side_by_side(
-        self, prefix: Tensor, length: Tensor, longest: int, k: int, block: Tensor
+        self, prefix: Tensor, length: Tensor, longest: int, k: int, block: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """The decoder's input ``[prefix, masks, pad]`` ``[B, T]``, and where the masks stand, ``[B, k]``."""
         owner = self.owner
         width = min(longest + k, owner.positions)
         column = torch.arange(width, device=prefix.device)
         start = length.unsqueeze(1).clamp(max=width)
-        end = start + block.unsqueeze(1)
+        end = start + (k if block is None else block.unsqueeze(1))
         tokens = torch.full((prefix.size(0), width), owner.pad, dtype=prefix.dtype, device=prefix.device)
         known = min(prefix.size(1), width)
         tokens[:, :known] = prefix[:, :known]
@@ -176,10 +189,10 @@ class RereadingDraftState(BlockDraftState):
         self.cross, self.visible = project_memory(layers.layers, encoder_out)
 
     def features(
-        self, prefix: Tensor, length: Tensor, longest: int, newest: int, k: int, block: Tensor
+        self, prefix: Tensor, length: Tensor, lengths: list[int], newest: int, k: int, block: Tensor | None
     ) -> Tensor:
         """See ``BlockDraftState.features``."""
-        tokens, at = self.side_by_side(prefix, length, longest, k, block)
+        tokens, at = self.side_by_side(prefix, length, max(lengths), k, block)
         decoder = self.owner.decoder
         x, positions = decoder.embed(tokens, self.encoder_out)
         known = ~tokens.eq(self.owner.pad)[:, None, None, :]  # [B, 1, 1, T]
@@ -215,24 +228,28 @@ class PrefixCachingDraftState(BlockDraftState):
         self.masks = encoder_out["encoder_out"][0].new_empty(0)
 
     def features(
-        self, prefix: Tensor, length: Tensor, longest: int, newest: int, k: int, block: Tensor
+        self, prefix: Tensor, length: Tensor, lengths: list[int], newest: int, k: int, block: Tensor | None
     ) -> Tensor:
         """See ``BlockDraftState.features``."""
-        mask = self.owner.unk
+        device, longest = prefix.device, max(lengths)
         start = length.unsqueeze(1)
         newest = min(newest, longest)
         if newest > 0:
-            positions = start - torch.arange(newest, 0, -1, device=prefix.device)  # [B, newest]
-            known = (positions >= 0) & (positions < self.capacity)
-            tokens = prefix.gather(1, positions.clamp(min=0, max=prefix.size(1) - 1))
-            positions = torch.where(known, positions, self.capacity)  # the cache's slot for what nobody sees
-            self.state.store(self._embed(torch.where(known, tokens, mask), positions), positions)
-        columns = torch.arange(k, device=prefix.device)
-        positions = torch.where(columns < block.unsqueeze(1), start + columns, self.capacity)
-        x = _rows(self._masks(longest + k), positions.clamp(max=self.capacity - 1))
-        # a row without room for a draft sees something all the same; nobody reads what it drafts
-        seen = (start + block.unsqueeze(1)).clamp(min=1, max=self.capacity).expand(-1, k)
-        return finish(self.owner.decoder, self.state.run(x, positions, seen, min(longest + k, self.capacity)))
+            at = start + torch.arange(-newest, 0, device=device)  # [B, newest]
+            if min(lengths) < newest or longest > self.capacity:
+                # into the slot for what nobody sees goes what isn't there, or is beyond the drafter's positions
+                at = torch.where((at >= 0) & (at < self.capacity), at, self.capacity)
+            self.state.store(self._embed(prefix.gather(1, at.clamp(max=prefix.size(1) - 1)), at), at)
+        end = (start + k).clamp(max=self.capacity)
+        at = start + torch.arange(k, device=device)  # [B, k]
+        masks = self._masks(longest + k)
+        if block is not None:
+            # a row without room for a draft sees something all the same; nobody reads what it drafts
+            end = (start + block.unsqueeze(1)).clamp(min=1)
+            at = torch.where(at < end, at, self.capacity)
+        x = _rows(masks, at.clamp(max=masks.size(1) - 1))
+        x = self.state.run(x, at, end.expand(-1, k), min(longest + k, self.capacity))
+        return finish(self.owner.decoder, x)
 
     def _masks(self, count: int) -> Tensor:
         """The input at masked positions ``[B, P, d]``, of at least the first ``count``, where there are as many."""
@@ -262,8 +279,10 @@ def same_encoder(one: FairseqEncoder, other: FairseqEncoder) -> bool:
     weights, others = dict(one.named_parameters()), dict(other.named_parameters())
     if weights.keys() != others.keys():
         return False
-    if any(weight.shape != others[name].shape or not torch.equal(weight, others[name]) for name, weight in weights.items()):
-        return False
+    for name, weight in weights.items():
+        other_weight = others[name]
+        if weight.dtype != other_weight.dtype or not torch.equal(weight, other_weight):
+            return False
     size, device = one.embed_tokens.num_embeddings, next(iter(weights.values())).device
     probe = torch.arange(size - min(size, 8), size, device=device).unsqueeze(0)
     outputs = [encoder(probe, src_lengths=probe.new_tensor([probe.size(1)])) for encoder in (one, other)]

@@ -104,13 +104,12 @@ class BoundKernels:
         self.arrays = tuple(tensor.numpy() for tensor in (past.keys, past.values, cross.keys, cross.values, mask))
 
     def run(self, x: Tensor, positions: Tensor, seen: Tensor) -> Tensor:
-        """As ``LayersState.run``."""
+        """As ``LayersState.run``, in place on ``x``."""
         kernels = self.kernels
-        n = x.size(1)
-        x = x.detach().clone()  # the kernels work in place
+        x = x.detach().contiguous()
         cpu_kernels.run_layers(
             x.view(-1, x.size(2)).numpy(),
-            self.rows.repeat_interleave(n).numpy(),
+            self.rows.repeat_interleave(x.size(1)).numpy(),
             positions.reshape(-1).numpy(),
             seen.reshape(-1).numpy(),
             kernels.weights,

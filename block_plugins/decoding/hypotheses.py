@@ -13,7 +13,7 @@ class Hypotheses:
 
     Only open rows take part in decoding: ``rows`` ``[b]`` maps them to the sentences, ``length`` ``[b]`` is how many
     tokens they have; ``sentences`` and ``lengths`` are the same on the host. ``reached`` are the lengths right after the
-    last commit, those of rows that it finished included.
+    last commit, those of rows that it finished included; ``final_lengths`` are those of all sentences at the end.
     """
 
     def __init__(
@@ -24,7 +24,7 @@ class Hypotheses:
         # Column 0 is the EOS that begins every decoder input. What stands behind a row's length means nothing.
         self.buffer = torch.full((rows, 1 + max_len + 1 + most), eos, dtype=torch.long, device=device)
         self.scores = torch.zeros(rows, self.buffer.size(1), dtype=dtype, device=device)
-        self.final_length = torch.zeros(rows, dtype=torch.long, device=device)
+        self.final_lengths = [0] * rows
         self.rows = torch.arange(rows, device=device)
         self.sentences = list(range(rows))
         self.length = torch.zeros(rows, dtype=torch.long, device=device)
@@ -62,13 +62,15 @@ class Hypotheses:
         self.buffer[at] = tokens
         self.scores[at] = scores
         self.length = self.length + count
-        self.final_length[self.rows] = self.length
 
         # the one wait for the device in an iteration
         done, self.reached = torch.stack([finished.long(), self.length]).tolist()
         if not any(done):
             self.lengths = self.reached
             return count, None
+        for index, ended in enumerate(done):
+            if ended:
+                self.final_lengths[self.sentences[index]] = self.reached[index]
         still_open = [index for index, ended in enumerate(done) if not ended]
         self.sentences = [self.sentences[index] for index in still_open]
         self.lengths = [self.reached[index] for index in still_open]
@@ -80,8 +82,9 @@ class Hypotheses:
     def finish(self, length_penalty: float, normalize_scores: bool) -> list[list[Hypothesis]]:
         """One fairseq hypothesis for each sentence: tokens with EOS, score (natural log) and positional scores."""
         output: list[list[Hypothesis]] = []
-        lengths = self.final_length.tolist()
-        for tokens, scores, length in zip(self.buffer[:, 1:], self.scores[:, 1:], lengths, strict=True):
+        for tokens, scores, length in zip(
+            self.buffer[:, 1:], self.scores[:, 1:], self.final_lengths, strict=True
+        ):
             total = scores[:length].sum()
             output.append(
                 [

@@ -23,6 +23,5 @@ def greedy(
         if keep is not None:
             verifier.select(keep)
             constraints.select(keep)
-    steps: list[int] = hypotheses.final_length.tolist()
-    statistics.iterations += sum(steps)
-    return steps
+    statistics.iterations += sum(hypotheses.final_lengths)
+    return hypotheses.final_lengths

@@ -9,6 +9,12 @@ from typing import Protocol
 _WEIGHT = 0.2
 """How much a new measurement counts in a running mean."""
 
+_FORGET = 0.99
+"""What older drafts count for, one iteration later."""
+
+_PRIOR = 4.0
+"""So many drafts speak for a position being like the one before it, until more are known."""
+
 _REMEASURE = 50
 """One iteration in so many goes to the length that was not measured for the longest time."""
 
@@ -53,7 +59,8 @@ class AutoLookahead:
         while lengths[-1] < block_size:
             lengths.append(min(2 * lengths[-1] + 1, block_size))
         self.lengths = lengths
-        self.kept = [0.5] * block_size
+        self.reached = [0.0] * block_size  # drafts whose tokens before this position were kept,
+        self.kept = [0.0] * block_size  # and those of them whose token here was kept as well
         self.seconds: dict[tuple[int, int], float] = {}  # by size of the batch and length
         self.measured: dict[tuple[int, int], int] = {}
         self.iteration = 0
@@ -70,8 +77,10 @@ class AutoLookahead:
     def expected(self, length: int) -> float:
         """Tokens that a draft of this length brings, the verifier's own included."""
         total = reached = 1.0
-        for kept in self.kept[:length]:
-            reached *= kept
+        share = 0.5
+        for position in range(length):
+            share = (self.kept[position] + _PRIOR * share) / (self.reached[position] + _PRIOR)
+            reached *= share
             total += reached
         return total
 
@@ -82,9 +91,7 @@ class AutoLookahead:
         self.seconds[key] = seconds if known is None else known + _WEIGHT * (seconds - known)
         self.measured[key] = self.iteration
         for position in range(length):
-            reached = [count for count in committed if count > position]
-            if len(reached) == 0:
-                break
-            share = sum(count > position + 1 for count in reached) / len(reached)
-            weight = _WEIGHT * min(1.0, len(reached) / 8)
-            self.kept[position] += weight * (share - self.kept[position])
+            reached = sum(count > position for count in committed)
+            kept = sum(count > position + 1 for count in committed)
+            self.reached[position] = _FORGET * self.reached[position] + reached
+            self.kept[position] = _FORGET * self.kept[position] + kept

@@ -43,9 +43,8 @@ def speculate(
         tokens = hypotheses.last().unsqueeze(1)  # [b, 1]: what the verifier hasn't seen yet
         if k > 0:
             with statistics.phase("draft", device):
-                draft = drafter.propose(
-                    hypotheses.prefix(), length, max(lengths), newest, settings.block_size, constraints.max_len - length
-                )
+                budget = constraints.max_len - length
+                draft = drafter.propose(hypotheses.prefix(), length, lengths, newest, settings.block_size, budget)
                 sent = draft.length.clamp(max=k)
                 tokens = torch.cat([tokens, draft.tokens[:, :k]], dim=1)  # [b, k + 1]
             newest = 0

@@ -1,5 +1,7 @@
 """Batched drafts equal drafts made one by one, and the drafter's positions bound them."""
 
+import math
+
 import pytest
 import tiny
 import torch
@@ -30,18 +32,20 @@ def test_a_batched_draft_equals_the_draft_of_each_row_alone(options: dict[str, o
     length = torch.tensor([4, 0, 3])
     budget = torch.tensor([20, 20, 2])
     with torch.no_grad():
-        batched = drafter.start(**sample, capacity=12).propose(prefix, length, 4, 4, 5, budget)
+        batched = drafter.start(**sample, capacity=12).propose(prefix, length, [4, 0, 3], 4, 5, budget)
         for row in range(3):
             tokens = sample["src_tokens"][row]
             alone = drafter.start(tokens[tokens != PAD].unsqueeze(0), sample["src_lengths"][row : row + 1], 12)
             begin = int(length[row])
-            expected = alone.propose(prefix[row : row + 1], length[row : row + 1], begin, begin, 5, budget[row : row + 1])
+            expected = alone.propose(prefix[row : row + 1], length[row : row + 1], [begin], begin, 5, budget[row : row + 1])
             torch.testing.assert_close(batched.logits[row], expected.logits[0], rtol=0, atol=1e-12)
+            assert batched.logits[row, :, PAD].eq(-math.inf).all()
             assert batched.tokens[row].tolist() == expected.tokens[0].tolist()
             assert batched.length[row] == expected.length[0] <= budget[row]
             inputs = torch.cat([prefix[row : row + 1, :begin], torch.full((1, 5), UNK)], dim=1)
             source = tokens[tokens != PAD].unsqueeze(0)
             whole = block(source, torch.tensor([source.size(1)]), inputs)[0][:, begin:]
+            whole[..., PAD] = -math.inf
             torch.testing.assert_close(batched.logits[row : row + 1], whole, rtol=0, atol=1e-12)
 
 
@@ -53,7 +57,7 @@ def test_nothing_behind_a_drafted_eos_is_sent() -> None:
     sample = tiny.sample(SYMBOLS, [5, 3], 1)["net_input"]
     with torch.no_grad():
         draft = drafter.start(**sample, capacity=12).propose(
-            torch.tensor([[5], [6]]), torch.tensor([1, 1]), 1, 1, 4, torch.tensor([9, 9])
+            torch.tensor([[5], [6]]), torch.tensor([1, 1]), [1, 1], 1, 4, torch.tensor([9, 9])
         )
     ids = draft.tokens.tolist()
     for row, count in zip(ids, draft.length.tolist(), strict=True):
@@ -67,7 +71,7 @@ def test_a_block_is_cut_at_the_drafters_last_position() -> None:
     prefix = torch.full((3, 7), 5)
     length = torch.tensor([4, 7, 0])
     with torch.no_grad():
-        draft = drafter.start(**sample, capacity=12).propose(prefix, length, 7, 7, 5, torch.tensor([9, 9, 9]))
+        draft = drafter.start(**sample, capacity=12).propose(prefix, length, [4, 7, 0], 7, 5, torch.tensor([9, 9, 9]))
     assert draft.length[0] <= 2
     assert draft.length[1] == 0
     assert draft.length[2] <= 5
@@ -84,11 +88,11 @@ def test_an_encoder_that_is_the_verifiers_runs_once() -> None:
     assert sharing.shares_encoder
     prefix, length, budget = torch.tensor([[5], [6], [7]]), torch.tensor([1, 1, 1]), torch.tensor([9, 9, 9])
     with torch.no_grad():
-        expected = alone.start(**sample, capacity=12).propose(prefix, length, 1, 1, 4, budget)
+        expected = alone.start(**sample, capacity=12).propose(prefix, length, [1, 1, 1], 1, 4, budget)
         encoder_out = verifier.encoder(**sample)
         block.encoder.forward = None  # is not called any more
         state = sharing.start(**sample, capacity=12, verifier_out=encoder_out)
-        found = state.propose(prefix, length, 1, 1, 4, budget)
+        found = state.propose(prefix, length, [1, 1, 1], 1, 4, budget)
     torch.testing.assert_close(found.logits, expected.logits, rtol=0, atol=0)
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from block_plugins.decoding import generator
 from block_plugins.decoding.drafters import BlockDrafter
-from block_plugins.decoding.settings import SpeculationSettings
+from block_plugins.decoding.settings import BeamSettings, SpeculationSettings
 from block_plugins.errors import UserError
 
 float64_fairseq = tiny.float64_fairseq
@@ -46,6 +46,7 @@ def cases(draw: Any) -> dict[str, Any]:
         },
         "max_target_positions": draw(st.sampled_from([6, 15, 40])),
         "drafter_positions": draw(st.sampled_from([3, 10, 40])),
+        "lookahead": draw(st.sampled_from(["constant", "auto"])),
         "errors": draw(st.sampled_from([0.0, 0.2, 0.5, 1.0])),
     }
 
@@ -105,7 +106,8 @@ def test_all_strategies_give_fairseqs_greedy_output(float64_fairseq: None, case:
     ar = generator.Generator(generator.autoregressive(verifier, search), PAD, EOS)
     assert_same(expected, ar.generate([], sample, prefix))
 
-    speculation = SpeculationSettings(min(case["block_size"], case["drafter_positions"]))
+    block_size = min(case["block_size"], case["drafter_positions"])
+    speculation = SpeculationSettings(block_size, lookahead=case["lookahead"])
     scripts = {
         tiny.source(row, SYMBOLS): hypothesis[0]["tokens"].tolist()
         for row, hypothesis in zip(source, expected, strict=True)
@@ -125,7 +127,7 @@ def test_the_text_does_not_depend_on_the_batch(batch: int) -> None:
     lengths = [3, 8, 1, 5, 5, 2, 9, 4, 4, 7, 1, 6, 2, 3, 8, 5]
     sample = tiny.sample(SYMBOLS, lengths, 5)["net_input"]
     search = tiny.settings(SYMBOLS, max_len_b=20)
-    gad = generator.gad(BlockDrafter(block, PAD, UNK, EOS), verifier, search, SpeculationSettings(4))
+    gad = generator.gad(BlockDrafter(block, PAD, UNK, EOS), verifier, search, SpeculationSettings(4, keep_drafts=True))
     one_by_one, batched = (generator.Generator(gad, PAD, EOS) for _ in range(2))
     found = []
     for begin in range(0, len(lengths), batch):
@@ -142,13 +144,14 @@ def test_the_text_does_not_depend_on_the_batch(batch: int) -> None:
         assert expected[0][0]["steps"] == hypothesis[0]["steps"]
 
 
-@pytest.mark.parametrize("strategy", ["AR", "gad", "drafter", "fairseq"])
+@pytest.mark.parametrize("strategy", ["AR", "left2right", "gad", "drafter", "fairseq"])
 def test_an_empty_source_gives_an_empty_translation_among_others(strategy: str) -> None:
     verifier, block = tiny.verifier(SYMBOLS, 3), tiny.drafter(SYMBOLS, 4)
     search = tiny.settings(SYMBOLS, max_len_b=9)
     drafter = BlockDrafter(block, PAD, UNK, EOS)
     decode = {
         "AR": lambda: generator.autoregressive(verifier, search),
+        "left2right": lambda: generator.left_to_right_beam(verifier, search, BeamSettings(3)),
         "gad": lambda: generator.gad(drafter, verifier, search, SpeculationSettings(4)),
         "drafter": lambda: generator.drafter_alone(drafter, block, search, 4),
         "fairseq": lambda: generator.fairseq_search(SequenceGenerator([verifier], SYMBOLS, beam_size=1, max_len_b=9)),
