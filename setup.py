@@ -28,6 +28,7 @@ setup(
         *FAIRSEQ,
         "torch>=2.6",
         "numpy>=2",
+        "numba>=0.61",
         "hydra-core>=1.3.2,<1.4",
         "omegaconf>=2.3,<2.4",
         "sacrebleu>=2.4",

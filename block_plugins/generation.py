@@ -67,7 +67,9 @@ def refuse_what_is_not_honoured(options: Any, strategy: str) -> None:
     if strategy == "left2right":
         beam, nbest = getattr(options, "beam", 5), getattr(options, "nbest", 1)
         if nbest > beam:
-            raise UserError(f"--nbest {nbest} is more than --beam {beam}: a beam search has no more hypotheses than beams")
+            raise UserError(
+                f"--nbest {nbest} is more than --beam {beam}: a beam search has no more hypotheses than beams"
+            )
         honoured |= {"nbest"}
         if beam > 1:
             honoured -= {"lenpen", "unnormalized"}
@@ -92,6 +94,8 @@ def check_numbers(cfg: Any) -> None:
         raise UserError(f"--beta must be at least 1, not {cfg.beta}")
     if not cfg.tau >= 0:
         raise UserError(f"--tau must not be negative, but is {cfg.tau}")
+    if str(cfg.drafter_dtype) != "same" and cfg.strategy not in ("gad", "drafter"):
+        raise UserError(f"--drafter-dtype: --strategy {cfg.strategy} has no drafter; leave the option out")
     if not cfg.beam_start > -1:
         raise UserError(f"--beam-start must be more than -1, not {cfg.beam_start}")
     if 0 <= cfg.beam_max < cfg.beam_min:
@@ -170,14 +174,16 @@ def build_generator(task: Any, models: list[Any], options: Any, fairseq_generato
     elif cfg.strategy == "left2right":
         beam = _beam_settings(cfg, options)
         several = beam.size > 1
-        decode = generator.left_to_right_beam(model, search, beam) if several else generator.autoregressive(model, search)
+        decode = (
+            generator.left_to_right_beam(model, search, beam) if several else generator.autoregressive(model, search)
+        )
     else:
         verifier = None
         if cfg.strategy == "gad":
             verifier = checkpoints.load_model(cfg.AR_path, "--AR-path", task)
             parameter = next(model.parameters())
             verifier.to(device=parameter.device, dtype=parameter.dtype)
-        drafter = _block_drafter(model, cfg.block_size, search, verifier)
+        drafter = _block_drafter(model, cfg, search, verifier)
         if verifier is None:
             decode = generator.drafter_alone(drafter, model, search, cfg.block_size)
         else:
@@ -233,14 +239,20 @@ def _beam_settings(cfg: Any, options: Any) -> BeamSettings:
 
 
 def _block_drafter(
-    model: torch.nn.Module, block_size: int, search: SearchSettings, verifier: torch.nn.Module | None
+    model: torch.nn.Module, cfg: Any, search: SearchSettings, verifier: torch.nn.Module | None
 ) -> BlockDrafter:
     if not isinstance(model, BlockNATModel):
         raise UserError("--path: the drafter has to be a block model (--arch block)")
     positions = model.decoder.max_positions()
-    if block_size > positions:
-        raise UserError(f"--block-size {block_size} is beyond the drafter's {positions} positions: lower it")
-    return BlockDrafter(model, search.pad, search.unk, search.eos, verifier)
+    if cfg.block_size > positions:
+        raise UserError(f"--block-size {cfg.block_size} is beyond the drafter's {positions} positions: lower it")
+    dtype = str(cfg.drafter_dtype)
+    int8 = dtype == "int8"
+    if int8 and next(model.parameters()).device.type != "cpu":
+        raise UserError("--drafter-dtype int8 is for the CPU: give --cpu, or leave it out")
+    if dtype in ("fp32", "bf16"):
+        model.to(torch.float32 if dtype == "fp32" else torch.bfloat16)
+    return BlockDrafter(model, search.pad, search.unk, search.eos, verifier, int8)
 
 
 def _flag(name: str) -> str:

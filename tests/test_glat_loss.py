@@ -64,8 +64,8 @@ def test_every_set_of_masked_positions_is_as_likely_as_any_other() -> None:
 def dropout_masks(model: Any) -> list[Tensor]:
     """Collects which elements each call of the decoder's dropouts sets to zero."""
     masks: list[Tensor] = []
-    for module in (model.decoder, *model.decoder.layers):
-        module.dropout_module.register_forward_hook(lambda _module, _inputs, output: masks.append(output.eq(0)))
+    for part in (model.decoder, *model.decoder.layers):
+        part.dropout_module.register_forward_hook(lambda _module, _inputs, output: masks.append(output.eq(0)))
     return masks
 
 

@@ -84,7 +84,7 @@ def test_several_blocks_of_a_sentence_train_as_so_many_copies_of_it() -> None:
     task = make_task(noise="block_mask", block_size=2, blocks_per_sentence=3)
     model = drafter(task, dropout=0.0)
     sample = batch(SOURCES, TARGETS)
-    loss, size, log = task.train_step(sample, model, GlatLoss(task, 0.0), optimizer(), update_num=0)
+    _, size, _ = task.train_step(sample, model, GlatLoss(task, 0.0), optimizer(), update_num=0)
     assert size <= 3 * 2 * len(SOURCES)
     corrupted = task.corrupted(sample, 99, None)
     assert corrupted["target"].size(0) == 3 * len(SOURCES)

@@ -156,9 +156,7 @@ class ScriptedState:
         self.owner = owner
         self.scripts = scripts
 
-    def propose(
-        self, prefix: Tensor, length: Tensor, lengths: list[int], newest: int, k: int, budget: Tensor
-    ) -> Draft:
+    def propose(self, prefix: Tensor, length: Tensor, lengths: list[int], newest: int, k: int, budget: Tensor) -> Draft:
         symbols, rows = self.owner.symbols, len(self.scripts)
         assert lengths == length.tolist()
         tokens = torch.full((rows, k), symbols.pad())

@@ -7,16 +7,13 @@ import torch
 from torch import Tensor
 
 
-def accepted_length(
-    scores: Tensor, best: Tensor, draft: Tensor, draft_length: Tensor, beta: int, tau: float
-) -> Tensor:
+def accepted_length(scores: Tensor, best: Tensor, draft: Tensor, draft_length: Tensor, beta: int, tau: float) -> Tensor:
     """How many leading draft tokens of each row are kept, ``[B]``.
 
-    ``scores`` ``[B, k + 1, V]`` are the verifier's constrained log-probabilities, ``best`` ``[B, k + 1]`` its best tokens,
-    ``draft`` ``[B, k]`` the draft, of
-    which the first ``draft_length`` ``[B]`` tokens count. A token is kept while it is among the ``beta`` best at its
-    position, its score is within ``tau`` of the best one (log-probabilities differ as logits do), it isn't forbidden,
-    and all before it were kept.
+    ``scores`` ``[B, k + 1, V]`` are the verifier's constrained log-probabilities, ``best`` ``[B, k + 1]`` its best
+    tokens, ``draft`` ``[B, k]`` the draft, of which the first ``draft_length`` ``[B]`` tokens count. A token is kept
+    while it is among the ``beta`` best at its position, its score is within ``tau`` of the best one (log-probabilities
+    differ as logits do), it isn't forbidden, and all before it were kept.
     """
     k = draft.size(1)
     scores = scores[:, :k]

@@ -56,9 +56,7 @@ class Pool:
 
     def select(self, sentences: Tensor) -> "Pool":
         """The given sentences' hypotheses."""
-        return Pool(
-            self.tokens[sentences], self.log_probs[sentences], self.score[sentences], self.length[sentences]
-        )
+        return Pool(self.tokens[sentences], self.log_probs[sentences], self.score[sentences], self.length[sentences])
 
 
 def normalised(total: Tensor, length: int, settings: BeamSettings) -> Tensor:
@@ -111,7 +109,10 @@ def beam_search(
         finished = pool.best(torch.cat([finished.score, ended], dim=1), beams)
         going_on, index = candidates.score.masked_fill(ends, -math.inf).topk(beams, dim=1)
         alive = Pool(
-            _rows(candidates.tokens, index), _rows(candidates.log_probs, index), going_on, candidates.length.gather(1, index)
+            _rows(candidates.tokens, index),
+            _rows(candidates.log_probs, index),
+            going_on,
+            candidates.length.gather(1, index),
         )
 
         # A hypothesis only loses by going on; at best it keeps what it has and is divided by the greatest norm to come.

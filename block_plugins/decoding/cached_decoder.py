@@ -297,7 +297,9 @@ def project_heads(layer: TransformerDecoderLayerBase, x: Tensor, weights: Joined
     """Self-attention query, key and value for a layer's input ``x`` ``[B, n, d]``, each ``[B, n, heads, head_dim]``."""
     if layer.normalize_before:
         x = layer.self_attn_layer_norm(x)
-    return tuple(split_heads(part, layer.self_attn.num_heads) for part in fast_path.linear(x, *weights).chunk(3, dim=-1))
+    return tuple(
+        split_heads(part, layer.self_attn.num_heads) for part in fast_path.linear(x, *weights).chunk(3, dim=-1)
+    )
 
 
 def run_layer(

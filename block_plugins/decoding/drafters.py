@@ -34,9 +34,7 @@ class Draft:
 class DraftState(Protocol):
     """A batch whose sources the drafter has encoded."""
 
-    def propose(
-        self, prefix: Tensor, length: Tensor, lengths: list[int], newest: int, k: int, budget: Tensor
-    ) -> Draft:
+    def propose(self, prefix: Tensor, length: Tensor, lengths: list[int], newest: int, k: int, budget: Tensor) -> Draft:
         """At most ``k`` tokens to follow each prefix.
 
         ``prefix`` ``[B, T]`` holds the committed tokens, of which the first ``length`` ``[B]`` of each row count
@@ -130,9 +128,7 @@ class BlockDraftState:
         self.owner = owner
         self.encoder_out = encoder_out
 
-    def propose(
-        self, prefix: Tensor, length: Tensor, lengths: list[int], newest: int, k: int, budget: Tensor
-    ) -> Draft:
+    def propose(self, prefix: Tensor, length: Tensor, lengths: list[int], newest: int, k: int, budget: Tensor) -> Draft:
         """See ``DraftState.propose``. A row whose prefix leaves no position for a draft gets an empty one."""
         owner = self.owner
         # A block is never cut short by the budget, for the drafter was trained on whole blocks; only the drafter's

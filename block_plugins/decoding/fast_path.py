@@ -9,25 +9,18 @@ from fairseq import utils
 from fairseq.modules.transformer_layer import TransformerDecoderLayerBase
 from torch import Tensor
 
+from block_plugins.decoding import cpu_kernels
 from block_plugins.decoding.kv_cache import KVCache
-
-try:
-    from block_plugins.decoding import cpu_kernels
-except ImportError:  # Numba is an extra, and not built for every platform
-    cpu_kernels = None  # type: ignore[assignment]
 
 MAX_ROWS = 16
 """Rows up to which the kernels beat torch's matrix products."""
 
+_TYPES = (torch.float32, torch.float64)
+
 
 def suits(x: Tensor) -> bool:
     """Whether ``x`` ``[..., d]`` is of the few rows on a CPU for which the kernels are made."""
-    return (
-        cpu_kernels is not None
-        and x.numel() <= MAX_ROWS * x.size(-1)
-        and x.device.type == "cpu"
-        and x.dtype in (torch.float32, torch.float64)
-    )
+    return x.numel() <= MAX_ROWS * x.size(-1) and x.device.type == "cpu" and x.dtype in _TYPES
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -39,7 +32,8 @@ def open_kernels(
     layers: Sequence[TransformerDecoderLayerBase], qkv: Sequence[tuple[Tensor, Tensor | None]]
 ) -> "Kernels | None":
     """Kernels for these layers (``qkv`` are their joined projections), or None where there are none."""
-    if cpu_kernels is None or layers[0].fc1.weight.device.type != "cpu":
+    weight = layers[0].fc1.weight
+    if weight.device.type != "cpu" or weight.dtype not in _TYPES:
         return None
     activation = _activation(layers[0])
     same_width = layers[0].self_attn.num_heads == layers[0].encoder_attn.num_heads

@@ -153,7 +153,9 @@ def drafter_alone(
         max_len = _max_len(search, src_tokens, model.decoder.max_positions())
         with statistics.phase("draft", src_tokens.device):
             drafting = drafter.start(src_tokens, src_lengths, max_len + block_size)
-        hypotheses = Hypotheses(src_tokens.size(0), max_len, search.eos, src_tokens.device, _score_type(model), block_size)
+        hypotheses = Hypotheses(
+            src_tokens.size(0), max_len, search.eos, src_tokens.device, _score_type(model), block_size
+        )
         blocks = draft_all(drafting, Constraints(search, max_len, prefix), hypotheses, block_size, statistics)
         return _with_steps(hypotheses.finish(search.length_penalty, search.normalize_scores), blocks)
 

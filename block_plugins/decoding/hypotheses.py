@@ -12,8 +12,8 @@ class Hypotheses:
     """Committed tokens with their log-probabilities, one row for each sentence, in input order.
 
     Only open rows take part in decoding: ``rows`` ``[b]`` maps them to the sentences, ``length`` ``[b]`` is how many
-    tokens they have; ``sentences`` and ``lengths`` are the same on the host. ``reached`` are the lengths right after the
-    last commit, those of rows that it finished included; ``final_lengths`` are those of all sentences at the end.
+    tokens they have; ``sentences`` and ``lengths`` are the same on the host. ``reached`` are the lengths right after
+    the last commit, those of rows that it finished included; ``final_lengths`` are those of all sentences at the end.
     """
 
     def __init__(
@@ -82,9 +82,7 @@ class Hypotheses:
     def finish(self, length_penalty: float, normalize_scores: bool) -> list[list[Hypothesis]]:
         """One fairseq hypothesis for each sentence: tokens with EOS, score (natural log) and positional scores."""
         output: list[list[Hypothesis]] = []
-        for tokens, scores, length in zip(
-            self.buffer[:, 1:], self.scores[:, 1:], self.final_lengths, strict=True
-        ):
+        for tokens, scores, length in zip(self.buffer[:, 1:], self.scores[:, 1:], self.final_lengths, strict=True):
             total = scores[:length].sum()
             output.append(
                 [

@@ -3,6 +3,7 @@
 The output never depends on it.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -90,8 +91,10 @@ class AutoLookahead:
         known = self.seconds.get(key)
         self.seconds[key] = seconds if known is None else known + _WEIGHT * (seconds - known)
         self.measured[key] = self.iteration
+        ended = Counter(committed)  # rows by the tokens they got
+        reached = len(committed)
         for position in range(length):
-            reached = sum(count > position for count in committed)
-            kept = sum(count > position + 1 for count in committed)
+            kept = reached - ended[position + 1]
             self.reached[position] = _FORGET * self.reached[position] + reached
             self.kept[position] = _FORGET * self.kept[position] + kept
+            reached = kept

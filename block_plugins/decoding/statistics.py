@@ -13,8 +13,8 @@ class Statistics:
     """Counts and seconds, summed over all batches.
 
     An iteration is one draft pass and one verify pass of one sentence; ``drafted`` counts the draft tokens sent to
-    verification and ``accepted`` those of them that were committed. ``undrafted`` counts tokens that were decoded one by
-    one, because a draft didn't pay.
+    verification and ``accepted`` those of them that were committed. ``undrafted`` counts tokens that were decoded one
+    by one, because a draft didn't pay.
     """
 
     sentences: int = 0

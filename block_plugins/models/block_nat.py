@@ -88,8 +88,8 @@ class BlockNATConfig(_TransformerOptions):
     freeze_encoder: bool = field(
         default=False,
         metadata={
-            "help": "leave the encoder, and embeddings that are shared with it, as they are: a drafter that starts from "
-            "its verifier then shares the verifier's encoder, which decoding runs once for both"
+            "help": "leave the encoder, and embeddings that are shared with it, as they are: a drafter that starts "
+            "from its verifier then shares the verifier's encoder, which decoding runs once for both"
         },
     )
 
@@ -197,9 +197,7 @@ class BlockDecoderLayer(transformer_layer.TransformerDecoderLayerBase):
         """Whether the layer is without the options that :meth:`at_positions` doesn't know."""
         return all(part is None for part in (self.c_attn, self.attn_ln, self.ffn_layernorm, self.w_resid))
 
-    def at_positions(
-        self, x: Tensor, at: Tensor, memory: Tensor, memory_padding: Tensor, padding: Tensor
-    ) -> Tensor:
+    def at_positions(self, x: Tensor, at: Tensor, memory: Tensor, memory_padding: Tensor, padding: Tensor) -> Tensor:
         """The layer's output at the positions ``at [B, n]`` of its input ``x [T, B, d]``: ``[n, B, d]``.
 
         ``memory [S, B, d]`` is the encoder's output; both paddings, ``[B, S]`` and ``[B, T]``, are true at pads.

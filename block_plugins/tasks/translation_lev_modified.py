@@ -31,6 +31,7 @@ VALIDATION_SEED = 1
 """Validation draws its noise from this seed plus the number of the batch's first sentence."""
 
 NOISE_CHOICES = ChoiceEnum([*MASKING_NOISES, "random_delete", "no_noise"])
+DRAFTER_DTYPE_CHOICES = ChoiceEnum(["same", "fp32", "bf16", "int8"])
 LOOKAHEAD_CHOICES = ChoiceEnum(["constant", "auto"])
 STRATEGY_CHOICES = ChoiceEnum(["fairseq", "AR", "left2right", "gad", "drafter"])
 AUTOCAST_CHOICES = ChoiceEnum(list(autocast.CHOICES))
@@ -56,8 +57,8 @@ class TranslationLevModifiedConfig(TranslationConfig):
     blocks_per_sentence: int = field(
         default=1,
         metadata={
-            "help": "with --noise block_mask, train on so many blocks of every sentence at once; the encoder, which runs "
-            "once, is then a smaller part of the work"
+            "help": "with --noise block_mask, train on so many blocks of every sentence at once; the encoder, which "
+            "runs once, is then a smaller part of the work"
         },
     )
     cpu_autocast: AUTOCAST_CHOICES = field(  # type: ignore[valid-type]
@@ -82,15 +83,24 @@ class TranslationLevModifiedConfig(TranslationConfig):
     lookahead: LOOKAHEAD_CHOICES = field(  # type: ignore[valid-type]
         default="auto",
         metadata={
-            "help": "how much of a block is verified: constant (all), auto (as much as was measured to pay; no draft at "
-            "all where none does); the output doesn't depend on it"
+            "help": "how much of a block is verified: constant (all), auto (as much as was measured to pay; no draft "
+            "at all where none does); the output doesn't depend on it"
+        },
+    )
+    drafter_dtype: DRAFTER_DTYPE_CHOICES = field(  # type: ignore[valid-type]
+        default="same",
+        metadata={
+            "help": "precision of the drafter, which only proposes: same as the verifier, fp32, bf16, or int8 for its "
+            "output projection (CPU)"
         },
     )
     beam_start: float = field(
         default=5.0, metadata={"help": "left2right: a score is divided by ((START + length) / (START + 1)) ^ ALPHA"}
     )
     beam_alpha: float = field(default=0.6, metadata={"help": "left2right: see --beam-start"})
-    beam_min: int = field(default=0, metadata={"help": "left2right: shorter outputs (EOS counted) are all but ruled out"})
+    beam_min: int = field(
+        default=0, metadata={"help": "left2right: shorter outputs (EOS counted) are all but ruled out"}
+    )
     beam_max: int = field(
         default=-1, metadata={"help": "left2right: longer outputs (EOS counted) are all but ruled out; -1 for no bound"}
     )

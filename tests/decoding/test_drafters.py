@@ -37,7 +37,9 @@ def test_a_batched_draft_equals_the_draft_of_each_row_alone(options: dict[str, o
             tokens = sample["src_tokens"][row]
             alone = drafter.start(tokens[tokens != PAD].unsqueeze(0), sample["src_lengths"][row : row + 1], 12)
             begin = int(length[row])
-            expected = alone.propose(prefix[row : row + 1], length[row : row + 1], [begin], begin, 5, budget[row : row + 1])
+            expected = alone.propose(
+                prefix[row : row + 1], length[row : row + 1], [begin], begin, 5, budget[row : row + 1]
+            )
             torch.testing.assert_close(batched.logits[row], expected.logits[0], rtol=0, atol=1e-12)
             assert batched.logits[row, :, PAD].eq(-math.inf).all()
             assert batched.tokens[row].tolist() == expected.tokens[0].tolist()
