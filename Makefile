@@ -1,6 +1,7 @@
 # make setup   the environment (.venv, or VENV=an existing one)
 # make demo    the whole main job on a small corpus: train, decode, compare, score
 # make test    the tests; TESTS=tests/test_noise.py for some of them
+# make bench   all strategies side by side: DATA=bin VERIFIER=verifier.pt DRAFTER=drafter.pt, BENCH_FLAGS="--batch 1 32 ..."
 # make lint    ruff and mypy
 # make clean   removes caches and build outputs, never an environment or a training run
 
@@ -10,7 +11,7 @@ TESTS ?= tests
 PYTEST_FLAGS ?= -n 2 --dist loadfile
 BIN = $(abspath $(VENV))/bin
 
-.PHONY: setup demo test lint clean
+.PHONY: setup demo test bench lint clean
 
 setup:
 	@scripts/setup.sh "$(VENV)"
@@ -20,6 +21,9 @@ demo: setup
 
 test: setup
 	OMP_NUM_THREADS=1 "$(BIN)/python" -m pytest $(PYTEST_FLAGS) $(TESTS)
+
+bench: setup
+	"$(BIN)/python" benchmarks/compare_strategies.py "$(DATA)" --verifier "$(VERIFIER)" --drafter "$(DRAFTER)" $(BENCH_FLAGS)
 
 lint: setup
 	"$(BIN)/ruff" check .

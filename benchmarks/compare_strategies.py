@@ -2,13 +2,15 @@
 
     python benchmarks/compare_strategies.py DATA --verifier FILE --drafter FILE [--output RESULTS.md]
 
-DATA is a folder that fairseq-preprocess wrote. The strategies take turns on each chunk of the test set, so that a
-machine whose speed drifts slows all of them alike; speeds are medians over the chunks. Loading models and data is not
-part of the times. What is printed, and written as Markdown and JSON with --output, are one row for each strategy and
-batch size: BLEU (sacreBLEU on detokenised text), sentences/s, speed-up over fairseq's beam 1, tokens committed per
-iteration, alpha, and the number of lines that differ from fairseq's beam 1. For each line in which an exact strategy
-differs, the gap between the verifier's two best scores at the first differing token is shown: in float32 a near-tie
-can flip with the shape of a matrix product.
+DATA is a folder that fairseq-preprocess wrote. Each strategy first translates the whole test set: BLEU (sacreBLEU on
+detokenised text), tokens committed per iteration, alpha, and the number of lines that differ from fairseq's beam 1 come
+from there. Then all take turns, ``--passes`` times, on the first ``--speed-lines`` sentences, so that a machine whose
+speed drifts slows all of them alike: speeds are medians over these passes, beside them the slowest and the fastest.
+Loading models and data is not part of the times. For each line in which an exact strategy differs, the gap between the
+verifier's scores for both tokens is shown: in float32 a near-tie can flip with the shape of a matrix product.
+
+CTranslate2 (extra "bench"), where it is installed, translates with the converted verifier. "floor" is what a perfect
+and free drafter would cost: the encoder, and one verifier pass over the finished output.
 """
 
 import argparse
@@ -17,7 +19,6 @@ import json
 import platform
 import statistics
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,58 +35,68 @@ from tqdm import tqdm
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import peers
+
 import block_plugins  # noqa: F401 - registers the task and the models
 from block_plugins import checkpoints
 from block_plugins.decoding import generator
 from block_plugins.decoding.drafters import BlockDrafter
-from block_plugins.decoding.settings import SearchSettings, SpeculationSettings
+from block_plugins.decoding.settings import BeamSettings, SearchSettings, SpeculationSettings
 
 REFERENCE_ROW = "fairseq beam 1"
-EXACT = ("AR", "GAD beta 1")
 
 
 @dataclass
 class Row:
-    """One strategy at one batch size: its generator, and the tokens of each sentence by the sentence's number."""
+    """One strategy at one batch size: how it decodes, and the tokens of each sentence by the sentence's number."""
 
     name: str
     batch: int
-    generator: generator.Generator
+    decode: generator.DecodeFunction
+    exact: bool = False  # whether it has to give fairseq's greedy output
     output: dict[int, list[int]] = field(default_factory=dict)
-    speeds: list[float] = field(default_factory=list)  # sentences/s of each chunk
+    speeds: list[float] = field(default_factory=list)  # sentences/s of each pass
+    figures: dict[str, Any] = field(default_factory=dict)
 
 
-def strategies(
-    task: Any, verifier: Any, drafter: Any, block_size: int, max_len_b: int
-) -> dict[str, Callable[[], generator.DecodeFunction]]:
-    """The decode functions to compare, by the names they have in the table."""
+def rows_at(
+    batch: int, task: Any, verifier: Any, drafter: Any, greedy: dict[tuple[int, ...], list[int]], arguments: Any
+) -> list[Row]:
+    """All strategies at one batch size. ``greedy`` gets fairseq's greedy outputs by source before "floor" runs."""
     symbols = task.target_dictionary
-    search = SearchSettings(pad=symbols.pad(), eos=symbols.eos(), unk=symbols.unk(), max_len_b=max_len_b)
-    block = BlockDrafter(drafter, symbols.pad(), symbols.unk(), symbols.eos(), verifier)
+    search = SearchSettings(symbols.pad(), symbols.eos(), symbols.unk(), max_len_b=arguments.max_len_b)
+    int8 = arguments.drafter_dtype == "int8"
+    block = BlockDrafter(drafter, symbols.pad(), symbols.unk(), symbols.eos(), verifier, int8)
 
     def fairseq_beam(size: int) -> generator.DecodeFunction:
-        return generator.fairseq_search(SequenceGenerator([verifier], symbols, beam_size=size, max_len_b=max_len_b))
+        own = SequenceGenerator([verifier], symbols, beam_size=size, max_len_b=arguments.max_len_b)
+        return generator.fairseq_search(own)
 
-    def gad(beta: int, tau: float) -> generator.DecodeFunction:
-        return generator.gad(block, verifier, search, SpeculationSettings(block_size, beta, tau))
-
-    return {
-        "fairseq beam 5": lambda: fairseq_beam(5),
-        REFERENCE_ROW: lambda: fairseq_beam(1),
-        "AR": lambda: generator.autoregressive(verifier, search),
-        "GAD beta 1": lambda: gad(1, 0.0),
-        "GAD beta 5 tau 3": lambda: gad(5, 3.0),
-        "drafter only": lambda: generator.drafter_alone(block, drafter, search, block_size),
-    }
-
-
-def batches(task: Any, subset: str, size: int, first: int, last: int) -> list[dict[str, Any]]:
-    """The sentences number ``first`` to ``last - 1`` of a subset in batches of ``size``, similar lengths together."""
-    dataset = task.dataset(subset)
-    numbers = sorted(range(first, min(last, len(dataset))), key=lambda number: (dataset.size(number), number))
-    return [
-        dataset.collater([dataset[number] for number in numbers[at : at + size]]) for at in range(0, len(numbers), size)
+    rows = [
+        Row("fairseq beam 5", batch, fairseq_beam(5)),
+        Row(REFERENCE_ROW, batch, fairseq_beam(1)),
+        Row("left2right beam 5", batch, generator.left_to_right_beam(verifier, search, BeamSettings(size=5))),
+        Row("AR", batch, generator.autoregressive(verifier, search), exact=True),
     ]
+    for size in arguments.block_size:
+        for beta, tau in ((1, 0.0), (5, 3.0)):
+            speculation = SpeculationSettings(size, beta, tau, lookahead=arguments.lookahead)
+            name = f"GAD beta {beta}{f' tau {tau:g}' if tau else ''}, block {size}"
+            rows.append(Row(name, batch, generator.gad(block, verifier, search, speculation), exact=beta == 1))
+        alone = generator.drafter_alone(block, drafter, search, size)
+        rows.append(Row(f"drafter only, block {size}", batch, alone))
+    for compute_type, beam in (("float32", 1), ("int8", 1), ("float32", 5)):
+        peer = peers.ctranslate2(arguments.verifier, arguments.data, symbols, compute_type, beam, search)
+        if peer is not None:
+            rows.append(Row(f"CTranslate2 {compute_type} beam {beam}", batch, peer))
+    return [*rows, Row("floor", batch, peers.floor(verifier, search, greedy), exact=True)]
+
+
+def batches(task: Any, subset: str, size: int, lines: int) -> list[dict[str, Any]]:
+    """The first ``lines`` sentences of a subset in batches of ``size``, similar lengths together."""
+    dataset = task.dataset(subset)
+    numbers = sorted(range(lines), key=lambda number: (dataset.size(number), number))
+    return [dataset.collater([dataset[number] for number in numbers[at : at + size]]) for at in range(0, lines, size)]
 
 
 def near_tie(verifier: Any, source: Tensor, expected: list[int], found: list[int]) -> str:
@@ -111,23 +122,22 @@ def run(arguments: argparse.Namespace) -> tuple[list[dict[str, Any]], list[str]]
     symbols = task.target_dictionary
     total = min(len(dataset), arguments.lines or len(dataset))
 
-    rows = []
-    for batch in arguments.batch:
-        for name, build in strategies(task, verifier, drafter, arguments.block_size, arguments.max_len_b).items():
-            rows.append(Row(name, batch, generator.Generator(build(), symbols.pad(), symbols.eos())))
-    for row in rows:  # a warm-up that doesn't count
-        warm = generator.Generator(row.generator.decode, symbols.pad(), symbols.eos())
-        warm.generate([], batches(task, arguments.subset, row.batch, 0, row.batch)[0])
-
-    for first in tqdm(range(0, total, arguments.chunk), desc="chunks", disable=None):
+    greedy: dict[tuple[int, ...], list[int]] = {}
+    rows = [row for batch in arguments.batch for row in rows_at(batch, task, verifier, drafter, greedy, arguments)]
+    for row in tqdm(rows, desc="quality", disable=None):
+        whole = generator.Generator(row.decode, symbols.pad(), symbols.eos())
+        for sample in batches(task, arguments.subset, row.batch, total):
+            for number, hypotheses in zip(sample["id"].tolist(), whole.generate([], sample), strict=True):
+                row.output[number] = hypotheses[0]["tokens"].tolist()
+                if row.name == REFERENCE_ROW:
+                    greedy[peers.source_key(dataset[number]["source"], symbols.pad())] = row.output[number]
+        row.figures = whole.statistics.as_dict()
+    for _ in tqdm(range(arguments.passes), desc="passes", disable=None):
         for row in rows:
-            before = row.generator.statistics.seconds
-            for sample in batches(task, arguments.subset, row.batch, first, min(first + arguments.chunk, total)):
-                found = row.generator.generate([], sample)
-                for number, hypothesis in zip(sample["id"].tolist(), found, strict=True):
-                    row.output[number] = hypothesis[0]["tokens"].tolist()
-            sentences = min(first + arguments.chunk, total) - first
-            row.speeds.append(sentences / (row.generator.statistics.seconds - before))
+            timed = generator.Generator(row.decode, symbols.pad(), symbols.eos())
+            for sample in batches(task, arguments.subset, row.batch, min(arguments.speed_lines, total)):
+                timed.generate([], sample)
+            row.speeds.append(timed.statistics.sentences / timed.statistics.seconds)
 
     detokenizer = sacremoses.MosesDetokenizer(lang=task.cfg.target_lang)
 
@@ -141,26 +151,25 @@ def run(arguments: argparse.Namespace) -> tuple[list[dict[str, Any]], list[str]]
     metric = sacrebleu.metrics.BLEU()
     table, differences = [], []
     for row in rows:
-        greedy = next(other for other in rows if other.name == REFERENCE_ROW and other.batch == row.batch)
-        differing = [number for number in range(total) if row.output[number] != greedy.output[number]]
-        if row.name in EXACT:
+        base = next(other for other in rows if other.name == REFERENCE_ROW and other.batch == row.batch)
+        differing = [number for number in range(total) if row.output[number] != base.output[number]]
+        if row.exact:
             differences += [
                 f"{row.name}, batch {row.batch}, line {number + 1}: "
-                + near_tie(verifier, dataset[number]["source"], greedy.output[number], row.output[number])
+                + near_tie(verifier, dataset[number]["source"], base.output[number], row.output[number])
                 for number in differing
             ]
-        figures = row.generator.statistics.as_dict()
-        speed, base = statistics.median(row.speeds), statistics.median(greedy.speeds)
+        speed = statistics.median(row.speeds)
         table.append(
             {
                 "strategy": row.name,
                 "batch": row.batch,
                 "BLEU": metric.corpus_score([text(row.output[n]) for n in range(total)], [references]).score,
-                "speedup": speed / base,
                 "differing": len(differing),
-                **figures,
+                **row.figures,
                 "sentences_per_second": speed,
-                "chunk_speeds": row.speeds,
+                "pass_speeds": row.speeds,
+                "speedup": speed / statistics.median(base.speeds),
             }
         )
     differences.append(f"BLEU: {metric.get_signature()}")
@@ -170,23 +179,26 @@ def run(arguments: argparse.Namespace) -> tuple[list[dict[str, Any]], list[str]]
 def markdown(table: list[dict[str, Any]], notes: list[str], arguments: argparse.Namespace) -> str:
     """The table and what it was measured with."""
     lines = [
-        "| strategy | batch | BLEU | sentences/s | speed-up | tokens/iteration | alpha | lines that differ |",
-        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+        "| strategy | batch | BLEU | lines that differ | tokens/iteration | alpha | sentences/s | from-to | speed-up |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     for row in table:
         per_iteration, alpha = (
             "" if row[name] is None else f"{row[name]:.2f}" for name in ("accepted_per_iteration", "alpha")
         )
+        speeds = f"{min(row['pass_speeds']):.1f} - {max(row['pass_speeds']):.1f}"
         lines.append(
-            f"| {row['strategy']} | {row['batch']} | {row['BLEU']:.2f} | {row['sentences_per_second']:.2f} | "
-            f"{row['speedup']:.2f} x | {per_iteration} | {alpha} | {row['differing']} |"
+            f"| {row['strategy']} | {row['batch']} | {row['BLEU']:.2f} | {row['differing']} | {per_iteration} | "
+            f"{alpha} | {row['sentences_per_second']:.2f} | {speeds} | {row['speedup']:.2f} x |"
         )
     machine = f"{platform.machine()}, {processor()}, {torch.get_num_threads()} threads, float32"
     versions = f"Python {platform.python_version()}, torch {torch.__version__}, fairseq {fairseq.__version__}"
     lines += [
         "",
-        f"{datetime.date.today()}; {table[0]['sentences']} sentences, block size {arguments.block_size}, "
-        f"speed-up over {REFERENCE_ROW} at the same batch size; {machine}; {versions}.",
+        f"{datetime.date.today()}; {table[0]['sentences']} sentences, speeds: medians of {arguments.passes} passes "
+        f"over {min(arguments.speed_lines, table[0]['sentences'])} of them; GAD with lookahead {arguments.lookahead}, "
+        f"drafter {arguments.drafter_dtype}; lines that differ and speed-up: against {REFERENCE_ROW} at the same "
+        f"batch size; {machine}; {versions}.",
         "",
         *(f"- {note}" for note in notes),
     ]
@@ -212,10 +224,13 @@ def main() -> None:
     parser.add_argument("--reference", help="raw reference text (default: the data's, detokenised)")
     parser.add_argument("--subset", default="test")
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 32], help="batch sizes (default: 1 32)")
-    parser.add_argument("--block-size", type=int, default=25)
+    parser.add_argument("--block-size", type=int, nargs="+", default=[25], help="block sizes (default: 25)")
+    parser.add_argument("--lookahead", choices=("constant", "auto"), default="auto")
+    parser.add_argument("--drafter-dtype", choices=("fp32", "int8"), default="int8")
     parser.add_argument("--max-len-b", type=int, default=200)
     parser.add_argument("--lines", type=int, help="only so many lines of the subset")
-    parser.add_argument("--chunk", type=int, default=128, help="lines after which the strategies take turns")
+    parser.add_argument("--passes", type=int, default=5, help="timed passes (default: 5)")
+    parser.add_argument("--speed-lines", type=int, default=128, help="lines of a timed pass (default: 128)")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--output", help="Markdown file to write; its JSON goes beside it")
     arguments = parser.parse_args()

@@ -93,7 +93,8 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
 def test_a_model_that_knows_its_text_accepts_whole_blocks(job: Job, tmp_path: Path) -> None:
     stats = tmp_path / "stats.json"
     greedy = column(succeed("generate", *job.alone("fairseq"), "--beam", 1, cwd=tmp_path), "H")
-    result = run("generate", *job.gad("--stats-path", stats, "--print-step", "--retain-iter-history"), cwd=tmp_path)
+    options = job.gad("--stats-path", stats, "--print-step", "--retain-iter-history", "--lookahead", "constant")
+    result = run("generate", *options, cwd=tmp_path)
     output = result.stdout
     found = column(output, "H")
     assert {n: fields[1] for n, fields in found.items()} == {n: fields[1] for n, fields in greedy.items()}
@@ -110,6 +111,26 @@ def test_a_model_that_knows_its_text_accepts_whole_blocks(job: Job, tmp_path: Pa
     assert sum(int(fields[0]) for fields in steps.values()) == figures["iterations"]
     drafts = [line for line in output.splitlines() if line.startswith("E-")]
     assert len(drafts) == figures["iterations"]
+
+
+def test_approximate_drafters_and_every_lookahead_give_the_same_text(job: Job, tmp_path: Path) -> None:
+    for dtype in ("fp32", "bf16", "int8"):
+        for lookahead in ("constant", "auto"):
+            words = job.gad("--drafter-dtype", dtype, "--lookahead", lookahead, "--batch-size", 3)
+            found = column(succeed("generate", *words, cwd=tmp_path), "H")
+            assert [found[n][1] for n in range(12)] == TARGET.splitlines()
+
+
+def test_left_to_right_with_one_beam_and_with_several(job: Job, tmp_path: Path) -> None:
+    greedy = column(succeed("generate", *job.alone("AR"), cwd=tmp_path), "H")
+    assert column(succeed("generate", *job.alone("left2right"), "--beam", 1, cwd=tmp_path), "H") == greedy
+    output = succeed("generate", *job.alone("left2right"), "--beam", 3, "--nbest", 2, cwd=tmp_path)
+    lines = [line.split("\t") for line in output.splitlines() if line.startswith("H-")]
+    assert len(lines) == 24
+    for n in range(12):
+        (best, text), (second, other) = [fields[1:] for fields in lines if fields[0] == f"H-{n}"]
+        assert text == TARGET.splitlines()[n] != other
+        assert float(best) >= float(second)
 
 
 def test_results_path_sharding_and_length_options(job: Job, tmp_path: Path) -> None:
@@ -212,6 +233,15 @@ def fails(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
 
 def test_gad_without_verifier(job: Job, fails: Callable[..., str]) -> None:
     assert "--AR-path" in fails(*job.common, "--strategy", "gad", "--path", job.drafter)
+
+
+def test_options_of_beams_and_drafters_that_mean_nothing(job: Job, fails: Callable[..., str]) -> None:
+    beams = job.alone("left2right", "--beam", 3)
+    assert "--nbest 4 is more than --beam 3" in fails(*beams, "--nbest", 4)
+    assert "--lenpen" in fails(*beams, "--lenpen", 2)
+    assert "--beam-min 9 is more than --beam-max 3" in fails(*beams, "--beam-min", 9, "--beam-max", 3)
+    assert "--beam-start" in fails(*beams, "--beam-start", -1)
+    assert "--drafter-dtype" in fails(*beams, "--drafter-dtype", "int8")
 
 
 def test_verifier_path_without_gad(job: Job, fails: Callable[..., str]) -> None:

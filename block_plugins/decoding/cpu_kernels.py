@@ -135,7 +135,7 @@ def _layer_norm(x: Array, weight: Array, bias: Array, epsilon: float, y: Array) 
 
 
 @numba.njit(cache=True, fastmath=_FAST)
-def _erf(x: float) -> np.float32:
+def _erf(x: Any) -> Any:
     """The error function to float32's precision, in arithmetic that becomes vector instructions: an odd polynomial over
     an even one on [-4, 4], beyond which it is 1. The coefficients are those of Eigen's single-precision erf.
     """

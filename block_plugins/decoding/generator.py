@@ -16,7 +16,7 @@ from block_plugins.decoding.drafter_only import draft_all
 from block_plugins.decoding.drafters import Drafter
 from block_plugins.decoding.hypotheses import Hypotheses, Hypothesis
 from block_plugins.decoding.left_to_right import greedy
-from block_plugins.decoding.lookahead import AutoLookahead, ConstantLookahead
+from block_plugins.decoding.lookahead import AutoLookahead, ConstantLookahead, Lookahead
 from block_plugins.decoding.settings import BeamSettings, SearchSettings, SpeculationSettings
 from block_plugins.decoding.speculative import History, speculate
 from block_plugins.decoding.statistics import Statistics
@@ -86,8 +86,11 @@ def gad(
 ) -> DecodeFunction:
     """Block-speculative decoding: the verifier's output (beta 1), or close to it (top-beta within tau)."""
     step_decoder = open_decoder(verifier.encoder, verifier.decoder)
-    lookaheads = {"constant": ConstantLookahead, "auto": AutoLookahead}
-    lookahead = lookaheads[speculation.lookahead](speculation.block_size)
+    lookahead: Lookahead = (
+        AutoLookahead(speculation.block_size)
+        if speculation.lookahead == "auto"
+        else ConstantLookahead(speculation.block_size)
+    )
 
     def decode(src_tokens: Tensor, src_lengths: Tensor, prefix: Tensor | None, statistics: Statistics) -> Decoded:
         max_len = _max_len(search, src_tokens, step_decoder.positions)
