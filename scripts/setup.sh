@@ -29,7 +29,7 @@ if [ -x "$VENV/bin/python" ] && [ ! -e "$STAMP" ] && [ "$VENV" != "$ROOT/.venv" 
 import sys
 from importlib.metadata import PackageNotFoundError, version
 
-needed = "torch numpy hydra-core omegaconf sacrebleu sacremoses subword-nmt tqdm pytest pytest-xdist hypothesis".split()
+needed = "torch numpy hydra-core omegaconf sacrebleu sacremoses subword-nmt tqdm numba pytest pytest-xdist hypothesis".split()
 missing = []
 for name in needed:
     try:
