@@ -207,7 +207,8 @@ def markdown(table: list[dict[str, Any]], arguments: argparse.Namespace) -> str:
         f"{datetime.date.today()}; random weights, {arguments.layers} + {arguments.layers} layers of "
         f"{arguments.width}, {arguments.symbols} symbols, {TARGET_TOKENS} target tokens; the drafters run, but their "
         f"tokens are replaced by the verifier's, wrong at rates of {arguments.errors[0]:g} and "
-        f"{arguments.errors[1]:g}; block size {arguments.block_size}, lookahead {arguments.lookahead}; medians of {arguments.passes} passes over "
+        f"{arguments.errors[1]:g}; block size {arguments.block_size}, lookahead {arguments.lookahead}; "
+        f"medians of {arguments.passes} passes over "
         f"{arguments.sentences} sentences; {processor()}, {torch.get_num_threads()} threads, float32; "
         f"Python {platform.python_version()}, torch {torch.__version__}.",
     ]
