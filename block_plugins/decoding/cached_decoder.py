@@ -160,6 +160,9 @@ class LayersState:
 
     def store(self, x: Tensor, positions: Tensor) -> None:
         """Writes the first layer's keys and values of ``x`` ``[B, n, d]`` at ``positions`` ``[B, n]``, nothing more."""
+        if self.kernels is not None and fast_path.suits(x):
+            self.kernels.store(x, positions)
+            return
         _, key, value = project_heads(self.owner.layers[0], x, self.owner.qkv[0])
         self.past.write(0, key, value, positions)
 
@@ -179,6 +182,7 @@ class CachedDecoder:
         self.decoder = decoder
         self.positions = decoder.max_positions()
         self.layers = DecoderLayers(decoder)
+        self.position_table = None if decoder.embed_positions is None else position_table(decoder)
 
     def start(self, encoder_out: EncoderOut, capacity: int) -> "CachedState":
         """See ``StepDecoder.start``."""
@@ -192,8 +196,9 @@ class CachedDecoder:
             x = decoder.embed_scale * x
         if decoder.project_in_dim is not None:
             x = decoder.project_in_dim(x)
-        if decoder.embed_positions is not None:
-            x = x + embed_positions(decoder, positions, self.positions)
+        if self.position_table is not None:
+            # the slot beyond the last position is nobody's, so any embedding will do there
+            x = x + F.embedding(positions.clamp(max=self.positions - 1), self.position_table)
         if decoder.layernorm_embedding is not None:
             x = decoder.layernorm_embedding(x)
         return x
@@ -210,10 +215,11 @@ class CachedState:
 
     def step(self, tokens: Tensor, start: Tensor, longest: int) -> Tensor:
         """See ``DecoderState.step``. Logits at positions beyond the capacity mean nothing."""
-        offsets = torch.arange(tokens.size(1), device=tokens.device)
-        positions = (start.unsqueeze(1) + offsets).clamp(max=self.capacity)  # [B, n]
-        # a token beyond the capacity writes into the slot that is kept for such, and sees it too
-        longest = min(longest, self.capacity + 1)
+        positions = start.unsqueeze(1) + torch.arange(tokens.size(1), device=tokens.device)  # [B, n]
+        if longest > self.capacity:
+            # a token beyond the capacity writes into the slot that is kept for such, and sees it too
+            positions = positions.clamp(max=self.capacity)
+            longest = self.capacity + 1
         x = self.layers.run(self.owner.embed(tokens, positions), positions, positions + 1, longest)
         return project(self.owner.decoder, finish(self.owner.decoder, x))
 
@@ -359,18 +365,16 @@ def joined_projection(attention: MultiheadAttention) -> JoinedWeights:
     return weight, torch.cat([projection.bias for projection in projections]).detach()
 
 
-def embed_positions(decoder: TransformerDecoderBase, positions: Tensor, size: int) -> Tensor:
-    """The position embeddings ``[B, n, d]`` of ``positions`` ``[B, n]``, counted from 0; the decoder has ``size``."""
+def position_table(decoder: TransformerDecoderBase) -> Tensor:
+    """The embeddings ``[P, d]`` of the decoder's positions, counted from 0."""
     module: Any = decoder.embed_positions
-    first = decoder.padding_idx + 1  # fairseq numbers positions from there
-    if isinstance(module, SinusoidalPositionalEmbedding):
-        if module.weights.size(0) < first + size:
-            table = SinusoidalPositionalEmbedding.get_embedding(first + size, module.embedding_dim, module.padding_idx)
-            module.weights = table.to(module.weights)
-        table = module.weights.to(decoder.embed_tokens.weight)
-    else:
-        table = module.weight
-    return F.embedding(positions.clamp(max=size - 1) + first, table)
+    first, size = decoder.padding_idx + 1, decoder.max_positions()  # fairseq numbers positions from there
+    if not isinstance(module, SinusoidalPositionalEmbedding):
+        return module.weight.detach()[first : first + size]
+    weights = module.weights
+    if weights.size(0) < first + size:
+        weights = SinusoidalPositionalEmbedding.get_embedding(first + size, module.embedding_dim, module.padding_idx)
+    return weights[first : first + size].to(decoder.embed_tokens.weight)
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:

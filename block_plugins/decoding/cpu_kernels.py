@@ -61,16 +61,10 @@ def threads() -> int:
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """``x [..., in]`` times ``weight [out, in]``, plus ``bias [out]``: ``[..., out]``."""
-    out = weight.size(0)
-    y = x.new_empty(*x.shape[:-1], out)
-    offset = weight.new_zeros(out) if bias is None else bias
-    _linear(
-        x.reshape(-1, x.size(-1)).numpy(),
-        weight.detach().numpy(),
-        offset.detach().numpy(),
-        y.view(-1, out).numpy(),
-        threads(),
-    )
+    y = x.new_empty(*x.shape[:-1], weight.size(0))
+    offset = weight.new_zeros(weight.size(0)) if bias is None else bias.detach()
+    rows, out = x.reshape(-1, x.size(-1)).numpy(), y.view(-1, weight.size(0)).numpy()
+    _linear(rows, weight.detach().numpy(), offset.numpy(), out, threads())
     return y
 
 
@@ -209,6 +203,34 @@ def _attend(
                 value = values[b, h, s]
                 for i in range(head_dim):
                     out[i] += weight * value[i]
+
+
+@numba.njit(cache=True)
+def store_first_layer(
+    x: Array,
+    batch: Array,
+    positions: Array,
+    weights: LayerWeights,
+    pre_norm: bool,
+    epsilon: float,
+    keys: Array,
+    values: Array,
+    parts: int,
+) -> None:
+    """Writes what the first layer's self-attention makes of ``x [R, d]`` into its cache; see ``run_layers``."""
+    rows, width = x.shape
+    heads, head_dim = keys.shape[2], keys.shape[4]
+    normed = x
+    if pre_norm:
+        normed = np.empty_like(x)
+        _layer_norm(x, weights.self_norm[0], weights.self_norm_bias[0], epsilon, normed)
+    both = np.empty((rows, 2 * width), dtype=x.dtype)
+    _linear(normed, weights.qkv[0, width:], weights.qkv_bias[0, width:], both, parts)
+    for r in range(rows):
+        for h in range(heads):
+            at = h * head_dim
+            keys[0, batch[r], h, positions[r]] = both[r, at : at + head_dim]
+            values[0, batch[r], h, positions[r]] = both[r, width + at : width + at + head_dim]
 
 
 @numba.njit(cache=True)

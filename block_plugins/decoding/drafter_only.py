@@ -22,11 +22,12 @@ def draft_all(
             budget = constraints.max_len - length
             draft = drafter.propose(hypotheses.prefix(), length, hypotheses.lengths, block_size, block_size, budget)
             scores, tokens = constraints.log_probs(draft.logits, length, shortest, longest).max(-1)  # [b, k] each
-        committed, keep = hypotheses.commit(tokens, scores, length.new_full((len(rows),), block_size))
+        lengths = hypotheses.lengths
+        keep, _ = hypotheses.commit(tokens, scores, length.new_full((len(rows),), block_size))
         for row in rows:
             blocks[row] += 1
         statistics.iterations += len(rows)
-        statistics.tokens += int(committed.sum())
+        statistics.tokens += sum(hypotheses.reached) - sum(lengths)
         if keep is not None:
             drafter.select(keep)
             constraints.select(keep)

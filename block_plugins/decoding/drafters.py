@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from block_plugins.decoding.cached_decoder import (
     DecoderLayers,
     EncoderOut,
-    embed_positions,
     finish,
+    position_table,
     project,
     project_heads,
     project_memory,
@@ -220,6 +220,7 @@ class PrefixCachingDraftState(BlockDraftState):
         super().__init__(owner, encoder_out)
         self.state = layers.start(encoder_out, capacity)
         self.capacity = capacity
+        self.position_table = position_table(owner.decoder)
         # the decoder's input at masked positions [B, P, d], which depends on the source and the position alone
         self.masks = encoder_out["encoder_out"][0].new_empty(0)
 
@@ -257,7 +258,7 @@ class PrefixCachingDraftState(BlockDraftState):
 
     def _embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
         decoder = self.owner.decoder
-        embedded = embed_positions(decoder, positions, self.owner.positions)
+        embedded = F.embedding(positions.clamp(max=self.owner.positions - 1), self.position_table)
         x, _ = decoder.embed(tokens, self.encoder_out, embedded)
         return x + embedded
 

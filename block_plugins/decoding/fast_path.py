@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from fairseq import utils
@@ -93,7 +94,7 @@ class BoundKernels:
 
     def __init__(self, kernels: Kernels, past: KVCache, cross: KVCache, visible: Tensor | None) -> None:
         self.kernels = kernels
-        self.rows = torch.arange(past.keys.size(1))
+        self.batch = np.arange(past.keys.size(1))
         mask = torch.empty(0, 0, dtype=torch.bool) if visible is None else visible[:, 0, 0]
         self.arrays = tuple(tensor.numpy() for tensor in (past.keys, past.values, cross.keys, cross.values, mask))
 
@@ -103,9 +104,9 @@ class BoundKernels:
         x = x.detach().contiguous()
         cpu_kernels.run_layers(
             x.view(-1, x.size(2)).numpy(),
-            self.rows.repeat_interleave(x.size(1)).numpy(),
-            positions.reshape(-1).numpy(),
-            seen.reshape(-1).numpy(),
+            self.batch.repeat(x.size(1)),
+            positions.numpy().reshape(-1),
+            seen.numpy().reshape(-1),
             kernels.weights,
             kernels.pre_norm,
             kernels.activation,
@@ -114,6 +115,20 @@ class BoundKernels:
             cpu_kernels.threads(),
         )
         return x
+
+    def store(self, x: Tensor, positions: Tensor) -> None:
+        """As ``LayersState.store``."""
+        kernels = self.kernels
+        cpu_kernels.store_first_layer(
+            x.detach().contiguous().view(-1, x.size(2)).numpy(),
+            self.batch.repeat(x.size(1)),
+            positions.numpy().reshape(-1),
+            kernels.weights,
+            kernels.pre_norm,
+            kernels.epsilon,
+            *self.arrays[:2],
+            cpu_kernels.threads(),
+        )
 
 
 def _activation(layer: TransformerDecoderLayerBase) -> int | None:

@@ -46,11 +46,14 @@ class Hypotheses:
         """The last committed token of each open row ``[b]``, EOS where there is none."""
         return self.buffer[self.rows, self.length]
 
-    def commit(self, tokens: Tensor, scores: Tensor, count: Tensor) -> tuple[Tensor, Tensor | None]:
+    def commit(
+        self, tokens: Tensor, scores: Tensor, count: Tensor, *others: Tensor
+    ) -> tuple[Tensor | None, list[list[int]]]:
         """Appends the first ``count`` ``[b]`` of ``tokens`` ``[b, n]`` to the open rows, up to and including an EOS.
 
-        Returns how many tokens each row got, ``[b]``, and the indices ``[b']`` of the rows that stay open, or None
-        where all do. A caller that gets indices has to keep just these rows of its own state.
+        Returns the indices ``[b']`` of the rows that stay open, or None where all do; a caller that gets indices has to
+        keep just these rows of its own state. With that come ``others`` ``[b]`` as lists, for there is but one wait for
+        the device in an iteration, and it is here.
         """
         n = tokens.size(1)
         column = self.column[:n]
@@ -63,11 +66,10 @@ class Hypotheses:
         self.scores[at] = scores
         self.length = self.length + count
 
-        # the one wait for the device in an iteration
-        done, self.reached = torch.stack([finished.long(), self.length]).tolist()
+        done, self.reached, *lists = torch.stack([finished.long(), self.length, *others]).tolist()
         if not any(done):
             self.lengths = self.reached
-            return count, None
+            return None, lists
         for index, ended in enumerate(done):
             if ended:
                 self.final_lengths[self.sentences[index]] = self.reached[index]
@@ -77,7 +79,7 @@ class Hypotheses:
         keep = torch.tensor(still_open, dtype=torch.long, device=tokens.device)
         self.rows = self.rows.index_select(0, keep)
         self.length = self.length.index_select(0, keep)
-        return count, keep
+        return keep, lists
 
     def finish(self, length_penalty: float, normalize_scores: bool) -> list[list[Hypothesis]]:
         """One fairseq hypothesis for each sentence: tokens with EOS, score (natural log) and positional scores."""

@@ -19,7 +19,7 @@ def greedy(
             logits = verifier.step(hypotheses.last().unsqueeze(1), length, longest + 1)
             scores, tokens = constraints.log_probs(logits, length, shortest, longest).max(-1)  # [b, 1] each
         statistics.tokens += hypotheses.open
-        _, keep = hypotheses.commit(tokens, scores, torch.ones_like(length))
+        keep, _ = hypotheses.commit(tokens, scores, torch.ones_like(length))
         if keep is not None:
             verifier.select(keep)
             constraints.select(keep)

@@ -34,7 +34,6 @@ def speculate(
     device = hypotheses.rows.device
     passes = [0] * hypotheses.open
     history: History = [[] for _ in passes]
-    drafted = kept = torch.zeros((), dtype=torch.long, device=device)
     newest = 0  # the most tokens that a row can have got since the last draft
     while hypotheses.open:
         begin = time.perf_counter()
@@ -53,35 +52,34 @@ def speculate(
             logits = verifier.step(tokens, length, max(lengths) + k + 1)
             scores = constraints.log_probs(logits, length, min(lengths), max(lengths))
             best = scores.argmax(-1)  # [b, k + 1]
-            accepted = torch.zeros_like(length)
             if k > 0:
                 accepted = accepted_length(scores, best, tokens[:, 1:], sent, settings.beta, settings.tau)
+            else:
+                accepted = sent = torch.zeros_like(length)
 
         # Behind the accepted tokens comes the verifier's best one: the correction, or one more where all were accepted.
         last = accepted.unsqueeze(1)
         tokens = tokens.roll(-1, dims=1).scatter(1, last, best.gather(1, last))
         chosen = scores.gather(2, tokens.unsqueeze(2)).squeeze(2)
-        committed, keep = hypotheses.commit(tokens, chosen, accepted + 1)
+        keep, (accepted_counts, sent_counts) = hypotheses.commit(tokens, chosen, accepted + 1, accepted, sent)
         newest += k + 1
+        gained = [new - old for new, old in zip(hypotheses.reached, lengths, strict=True)]
 
+        statistics.tokens += sum(gained)
         if k > 0:
-            drafted = drafted + sent.sum()
-            # an accepted EOS ends the row before the verifier's own token
-            kept = kept + torch.minimum(accepted, committed).sum()
             statistics.iterations += len(sentences)
+            statistics.drafted += sum(sent_counts)
+            # an accepted EOS ends the row before the verifier's own token
+            statistics.accepted += sum(map(min, accepted_counts, gained))
         else:
             statistics.undrafted += len(sentences)
         for row, sentence in enumerate(sentences):
             passes[sentence] += 1
             if k > 0 and settings.keep_drafts:
-                history[sentence].append(draft.tokens[row, : int(sent[row])])
+                history[sentence].append(draft.tokens[row, : sent_counts[row]])
         if keep is not None:
             drafter.select(keep)
             verifier.select(keep)
             constraints.select(keep)
-        gained = [new - old for new, old in zip(hypotheses.reached, lengths, strict=True)]
-        statistics.tokens += sum(gained)
         lookahead.record(len(sentences), k, gained, time.perf_counter() - begin)
-    statistics.drafted += int(drafted)
-    statistics.accepted += int(kept)
     return passes, history
