@@ -6,7 +6,7 @@
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -18,12 +18,12 @@ from fairseq.modules.transformer_layer import TransformerDecoderLayerBase
 from torch import Tensor, nn
 
 from block_plugins.decoding import fast_path
+from block_plugins.decoding.fast_path import Product
 from block_plugins.decoding.kv_cache import KVCache
 
 logger = logging.getLogger(__name__)
 
 EncoderOut = dict[str, list[Tensor]]
-JoinedWeights = tuple[Tensor, Tensor | None]
 
 
 class DecoderState(Protocol):
@@ -99,6 +99,56 @@ def why_not_cached(decoder: FairseqDecoder) -> str | None:
     return None
 
 
+class InferenceLayer:
+    """A fairseq decoder layer in evaluation mode, in two parts: what self-attention needs, and what comes after it."""
+
+    def __init__(self, layer: TransformerDecoderLayerBase) -> None:
+        attention, cross = layer.self_attn, layer.encoder_attn
+        self.module = layer
+        self.qkv = Product(*joined_projection(attention))  # query, key and value in one product
+        self.self_out = Product(attention.out_proj.weight, attention.out_proj.bias)
+        self.cross_query = Product(cross.q_proj.weight, cross.q_proj.bias)
+        self.cross_out = Product(cross.out_proj.weight, cross.out_proj.bias)
+        self.fc1 = Product(layer.fc1.weight, layer.fc1.bias)
+        self.fc2 = Product(layer.fc2.weight, layer.fc2.bias)
+
+    def project_heads(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Self-attention query, key and value for the layer's input ``x`` ``[B, n, d]``, each ``[B, n, heads,
+        head_dim]``.
+        """
+        if self.module.normalize_before:
+            x = self.module.self_attn_layer_norm(x)
+        return tuple(split_heads(part, self.module.self_attn.num_heads) for part in self.qkv(x).chunk(3, dim=-1))
+
+    def finish(self, x: Tensor, mixed: Tensor, keys: Tensor, values: Tensor, visible: Tensor | None) -> Tensor:
+        """The layer's output for its input ``x`` ``[B, n, d]``.
+
+        ``mixed`` ``[B, heads, n, head_dim]`` is what its self-attention found for these positions; ``keys`` and
+        ``values`` ``[B, heads, S, head_dim]`` are those of its cross-attention.
+        """
+        layer, before = self.module, self.module.normalize_before
+        x = x + self.self_out(_join_heads(mixed))
+        if not before:
+            x = layer.self_attn_layer_norm(x)
+
+        residual = x
+        if before:
+            x = layer.encoder_attn_layer_norm(x)
+        query = split_heads(self.cross_query(x), layer.encoder_attn.num_heads).transpose(1, 2)
+        x = F.scaled_dot_product_attention(query, keys, values, attn_mask=visible)
+        x = residual + self.cross_out(_join_heads(x))
+        if not before:
+            x = layer.encoder_attn_layer_norm(x)
+
+        residual = x
+        if before:
+            x = layer.final_layer_norm(x)
+        x = residual + self.fc2(layer.activation_fn(self.fc1(x)))
+        if not before:
+            x = layer.final_layer_norm(x)
+        return x
+
+
 class DecoderLayers:
     """The layers of a fairseq Transformer decoder over static caches, in evaluation mode (no dropout).
 
@@ -107,15 +157,14 @@ class DecoderLayers:
     """
 
     def __init__(self, decoder: TransformerDecoderBase) -> None:
-        self.layers = list(decoder.layers)
-        self.qkv = [joined_projection(layer.self_attn) for layer in self.layers]
-        self.kernels = fast_path.open_kernels(self.layers, self.qkv)
+        self.layers = [InferenceLayer(layer) for layer in decoder.layers]
+        self.kernels = fast_path.open_kernels(decoder.layers, [layer.qkv for layer in self.layers])
 
     def start(self, encoder_out: EncoderOut, capacity: int) -> "LayersState":
         """Projects the cross-attention's keys and values once and allocates the self-attention's cache."""
         like = encoder_out["encoder_out"][0]
         cross, visible = project_memory(self.layers, encoder_out)
-        attention = self.layers[0].self_attn
+        attention = self.layers[0].module.self_attn
         # one slot more, where tokens beyond the capacity can be written without harm
         past = KVCache.empty(
             len(self.layers), like.size(1), attention.num_heads, capacity + 1, attention.head_dim, like
@@ -146,8 +195,8 @@ class LayersState:
         if self.kernels is not None and fast_path.suits(x):
             return self.kernels.run(x, positions, seen)
         mask = (torch.arange(longest, device=x.device) < seen.unsqueeze(2)).unsqueeze(1)  # [B, 1, n, longest]
-        for index, (layer, weights) in enumerate(zip(self.owner.layers, self.owner.qkv, strict=True)):
-            query, key, value = project_heads(layer, x, weights)
+        for index, layer in enumerate(self.owner.layers):
+            query, key, value = layer.project_heads(x)
             self.past.write(index, key, value, positions)
             mixed = F.scaled_dot_product_attention(
                 query.transpose(1, 2),
@@ -155,7 +204,7 @@ class LayersState:
                 self.past.values[index, :, :, :longest],
                 attn_mask=mask,
             )
-            x = run_layer(layer, x, mixed, self.cross.keys[index], self.cross.values[index], self.visible)
+            x = layer.finish(x, mixed, self.cross.keys[index], self.cross.values[index], self.visible)
         return x
 
     def store(self, x: Tensor, positions: Tensor) -> None:
@@ -163,7 +212,7 @@ class LayersState:
         if self.kernels is not None and fast_path.suits(x):
             self.kernels.store(x, positions)
             return
-        _, key, value = project_heads(self.owner.layers[0], x, self.owner.qkv[0])
+        _, key, value = self.owner.layers[0].project_heads(x)
         self.past.write(0, key, value, positions)
 
     def select(self, rows: Tensor) -> None:
@@ -182,6 +231,7 @@ class CachedDecoder:
         self.decoder = decoder
         self.positions = decoder.max_positions()
         self.layers = DecoderLayers(decoder)
+        self.project = output_projection(decoder)
         self.position_table = None if decoder.embed_positions is None else position_table(decoder)
 
     def start(self, encoder_out: EncoderOut, capacity: int) -> "CachedState":
@@ -221,7 +271,7 @@ class CachedState:
             positions = positions.clamp(max=self.capacity)
             longest = self.capacity + 1
         x = self.layers.run(self.owner.embed(tokens, positions), positions, positions + 1, longest)
-        return project(self.owner.decoder, finish(self.owner.decoder, x))
+        return self.owner.project(finish(self.owner.decoder, x))
 
     def select(self, rows: Tensor) -> None:
         """Keeps the rows ``[B']`` of every cache."""
@@ -280,9 +330,7 @@ class RecomputingState:
             self.tokens = self.tokens.index_select(0, rows)
 
 
-def project_memory(
-    layers: Sequence[TransformerDecoderLayerBase], encoder_out: EncoderOut
-) -> tuple[KVCache, Tensor | None]:
+def project_memory(layers: Sequence[InferenceLayer], encoder_out: EncoderOut) -> tuple[KVCache, Tensor | None]:
     """The cross-attention's keys and values, and which source positions are no padding, ``[B, 1, 1, S]``, or None
     where all are.
     """
@@ -293,50 +341,10 @@ def project_memory(
         visible = ~padding[0][:, None, None, :]
     keys, values = [], []
     for layer in layers:
-        cross = layer.encoder_attn
+        cross = layer.module.encoder_attn
         keys.append(split_heads(cross.k_proj(memory), cross.num_heads).transpose(1, 2))
         values.append(split_heads(cross.v_proj(memory), cross.num_heads).transpose(1, 2))
     return KVCache(torch.stack(keys), torch.stack(values)), visible
-
-
-def project_heads(layer: TransformerDecoderLayerBase, x: Tensor, weights: JoinedWeights) -> tuple[Tensor, ...]:
-    """Self-attention query, key and value for a layer's input ``x`` ``[B, n, d]``, each ``[B, n, heads, head_dim]``."""
-    if layer.normalize_before:
-        x = layer.self_attn_layer_norm(x)
-    return tuple(
-        split_heads(part, layer.self_attn.num_heads) for part in fast_path.linear(x, *weights).chunk(3, dim=-1)
-    )
-
-
-def run_layer(
-    layer: TransformerDecoderLayerBase, x: Tensor, mixed: Tensor, keys: Tensor, values: Tensor, visible: Tensor | None
-) -> Tensor:
-    """The output of a decoder layer for its input ``x`` ``[B, n, d]``, in evaluation mode.
-
-    ``mixed`` ``[B, heads, n, head_dim]`` is what its self-attention found for these positions; ``keys`` and ``values``
-    ``[B, heads, S, head_dim]`` are those of its cross-attention.
-    """
-    before = layer.normalize_before
-    x = x + layer.self_attn.out_proj(_join_heads(mixed))
-    if not before:
-        x = layer.self_attn_layer_norm(x)
-
-    residual = x
-    if before:
-        x = layer.encoder_attn_layer_norm(x)
-    query = split_heads(layer.encoder_attn.q_proj(x), layer.encoder_attn.num_heads).transpose(1, 2)
-    x = F.scaled_dot_product_attention(query, keys, values, attn_mask=visible)
-    x = residual + layer.encoder_attn.out_proj(_join_heads(x))
-    if not before:
-        x = layer.encoder_attn_layer_norm(x)
-
-    residual = x
-    if before:
-        x = layer.final_layer_norm(x)
-    x = residual + layer.fc2(layer.activation_fn(layer.fc1(x)))
-    if not before:
-        x = layer.final_layer_norm(x)
-    return x
 
 
 def finish(decoder: TransformerDecoderBase, x: Tensor) -> Tensor:
@@ -348,15 +356,16 @@ def finish(decoder: TransformerDecoderBase, x: Tensor) -> Tensor:
     return x
 
 
-def project(decoder: TransformerDecoderBase, features: Tensor) -> Tensor:
-    """Finished features ``[..., d]`` to logits ``[..., V]``."""
+def output_projection(decoder: TransformerDecoderBase) -> Callable[[Tensor], Tensor]:
+    """The function from finished features ``[..., d]`` to logits ``[..., V]``."""
     output = decoder.output_projection
     if isinstance(output, nn.Linear):
-        return fast_path.linear(features, output.weight, output.bias)
-    return decoder.output_layer(features)
+        return Product(output.weight, output.bias)
+    project: Callable[[Tensor], Tensor] = decoder.output_layer
+    return project
 
 
-def joined_projection(attention: MultiheadAttention) -> JoinedWeights:
+def joined_projection(attention: MultiheadAttention) -> tuple[Tensor, Tensor | None]:
     """Weight ``[3d, d]`` and bias ``[3d]`` that give query, key and value in one product."""
     projections = (attention.q_proj, attention.k_proj, attention.v_proj)
     weight = torch.cat([projection.weight for projection in projections]).detach()

@@ -12,11 +12,9 @@ from block_plugins.decoding.cached_decoder import (
     DecoderLayers,
     EncoderOut,
     finish,
+    output_projection,
     position_table,
-    project,
-    project_heads,
     project_memory,
-    run_layer,
     why_not_cached,
 )
 from block_plugins.decoding.int8 import Int8Linear
@@ -89,10 +87,11 @@ class BlockDrafter:
         self.positions = model.decoder.max_positions()
         self.pad, self.unk, self.eos = pad, unk, eos
         self.plain = why_not_cached(model.decoder) is None
-        output = model.decoder.output_projection
-        self.int8 = Int8Linear(output) if int8 and isinstance(output, nn.Linear) else None
-        self._layers: DecoderLayers | None = None
+        self.int8: Int8Linear | None = None
+        if int8 and isinstance(model.decoder.output_projection, nn.Linear):
+            self.int8 = Int8Linear(model.decoder.output_projection)
         self._versions: list[int] = []
+        self.refresh()
 
     def start(
         self, src_tokens: Tensor, src_lengths: Tensor, capacity: int, verifier_out: EncoderOut | None = None
@@ -102,23 +101,20 @@ class BlockDrafter:
             encoder_out = self.encoder.with_copy_keys(verifier_out, src_tokens)
         else:
             encoder_out = self.encoder(src_tokens, src_lengths=src_lengths)
-        if not self.plain:
+        self.refresh()
+        if self.layers is None:
             return BlockDraftState(self, encoder_out)
         if len(self.decoder.layers) == 1:
-            return PrefixCachingDraftState(self, encoder_out, self.layers(), min(capacity, self.positions))
-        return RereadingDraftState(self, encoder_out, self.layers())
+            return PrefixCachingDraftState(self, encoder_out, self.layers, min(capacity, self.positions))
+        return RereadingDraftState(self, encoder_out, self.layers)
 
-    def project(self, features: Tensor) -> Tensor:
-        """Finished features ``[..., d]`` to logits ``[..., V]``."""
-        return project(self.decoder, features) if self.int8 is None else self.int8(features)
-
-    def layers(self) -> DecoderLayers:
-        """The decoder's layers, arranged anew when its weights have changed (it may be in training)."""
-        versions = [parameter._version for parameter in self.decoder.layers.parameters()]
-        if self._layers is None or versions != self._versions:
-            self._layers = DecoderLayers(self.decoder)
+    def refresh(self) -> None:
+        """Arranges the decoder's weights anew where they have changed: it may be in training."""
+        versions = [parameter._version for parameter in self.decoder.parameters()]
+        if versions != self._versions:
             self._versions = versions
-        return self._layers
+            self.project = self.int8 or output_projection(self.decoder)
+            self.layers = DecoderLayers(self.decoder) if self.plain else None
 
 
 class BlockDraftState:
@@ -193,16 +189,16 @@ class RereadingDraftState(BlockDraftState):
         x, positions = decoder.embed(tokens, self.encoder_out)
         known = ~tokens.eq(self.owner.pad)[:, None, None, :]  # [B, 1, 1, T]
         last = len(decoder.layers) - 1
-        for index, (layer, weights) in enumerate(zip(self.layers.layers, self.layers.qkv, strict=True)):
+        for index, layer in enumerate(self.layers.layers):
             x = x + positions
-            query, key, value = project_heads(layer, x, weights)  # [B, T, heads, head_dim]
+            query, key, value = layer.project_heads(x)  # [B, T, heads, head_dim]
             if index == last:
                 x = _rows(x, at)
                 query = _rows(query.flatten(2), at).unflatten(2, query.shape[2:])
             mixed = F.scaled_dot_product_attention(
                 query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), attn_mask=known
             )
-            x = run_layer(layer, x, mixed, self.cross.keys[index], self.cross.values[index], self.visible)
+            x = layer.finish(x, mixed, self.cross.keys[index], self.cross.values[index], self.visible)
         return finish(decoder, x)
 
     def select(self, rows: Tensor) -> None:
