@@ -6,15 +6,17 @@
 # DATA       folder with the dictionaries (dict.SRC.txt, dict.TGT.txt)
 # SRC, TGT   languages (default: en, de)
 # DRAFTER    checkpoint of the drafter, for the strategies gad and drafter
-# VERIFIER   checkpoint of the verifier, for the strategies gad, AR and fairseq
+# VERIFIER   checkpoint of the verifier, for the strategies gad, AR, left2right and fairseq
 # INPUT      source text, BPE-encoded, one sentence a line
 # OUTPUT     appears when the last line is translated
-# STRATEGY   gad (default), AR, fairseq or drafter
+# STRATEGY   gad (default), AR, left2right, fairseq or drafter
 # BETA, TAU  a draft token is kept if it is among the verifier's BETA best (5) and within TAU of its best (3.0); with BETA=1 TAU=0
 #            the text is the verifier's own
 # BLOCK      tokens drafted at once (25)
 # BATCH      sentences decoded together (32)
-# BEAM       beam of the strategy fairseq (5)
+# BEAM       beam of the strategies fairseq and left2right (5)
+# LOOKAHEAD  how much of a block is verified: auto (as much as pays) or constant (all)
+# DRAFTER_DTYPE   precision of the drafter: same (as the verifier's), fp32, bf16, int8 (CPU)
 # MAX_LEN_A, MAX_LEN_B   at most A * source length + B tokens (fairseq's defaults: 0, 200)
 # STATS      file for the statistics of decoding, JSON
 # LOG        file for all that fairseq prints
@@ -55,16 +57,18 @@ gad | drafter)
     need_file "$DRAFTER" "the drafter (DRAFTER)"
     FLAGS+=(--path "$DRAFTER")
     ;;&
-gad | AR | fairseq)
+gad | AR | left2right | fairseq)
     need VERIFIER "the verifier's checkpoint"
     need_file "$VERIFIER" "the verifier (VERIFIER)"
     ;;&
 gad) FLAGS+=(--AR-path "$VERIFIER" --beta "$BETA" --tau "$TAU") ;;
 AR) FLAGS+=(--path "$VERIFIER") ;;
-fairseq) FLAGS+=(--path "$VERIFIER" --beam "$BEAM") ;;
+left2right | fairseq) FLAGS+=(--path "$VERIFIER" --beam "$BEAM") ;;
 drafter) ;;
-*) fail "STRATEGY must be gad, AR, fairseq or drafter, not $STRATEGY" ;;
+*) fail "STRATEGY must be gad, AR, left2right, fairseq or drafter, not $STRATEGY" ;;
 esac
+[ -z "${LOOKAHEAD:-}" ] || FLAGS+=(--lookahead "$LOOKAHEAD")
+[ -z "${DRAFTER_DTYPE:-}" ] || FLAGS+=(--drafter-dtype "$DRAFTER_DTYPE")
 [ -z "${MAX_LEN_A:-}" ] || FLAGS+=(--max-len-a "$MAX_LEN_A")
 [ -z "${MAX_LEN_B:-}" ] || FLAGS+=(--max-len-b "$MAX_LEN_B")
 [ -z "${STATS:-}" ] || FLAGS+=(--stats-path "$STATS")

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The whole main job on the small corpus in data/demo.en-de: preprocess, train a verifier and a drafter, decode, compare, score.
+# The whole main job on the small corpus in data/demo.en-de: preprocess, train a verifier, translate the training text with it,
+# train a drafter on that, decode, compare, score.
 #
 #   scripts/demo.sh
 #
@@ -34,7 +35,7 @@ step() {
     printf '\n== %s\n' "$*"
 }
 
-step "1/5 text: $TEXT"
+step "1/6 text: $TEXT"
 PYTHON_BIN="" BPE_SYMBOLS=${BPE_SYMBOLS:-3000} "$ROOT/scripts/preprocess.sh" en de "$TEXT" "$DEMO_DIR/data" \
     > "$DEMO_DIR/preprocess.log" 2>&1 || {
     tail -n 5 "$DEMO_DIR/preprocess.log" >&2
@@ -61,15 +62,19 @@ train() {
     touch "$folder/done-$2"
 }
 
-step "2/5 the verifier"
+step "2/6 the verifier"
 ROLE=verifier train verifier "$VERIFIER_UPDATES"
 VERIFIER=$DEMO_DIR/verifier/checkpoint_last.pt
 
-step "3/5 the drafter, from the verifier's weights"
-VERIFIER=$VERIFIER INIT_PARTS=all train drafter "$DRAFTER_UPDATES"
+step "3/6 the verifier's own translations of the training text"
+VERIFIER=$VERIFIER OUT=$DEMO_DIR/distilled SHARDS=4 "$ROOT/scripts/distill.sh"
+
+step "4/6 the drafter: one decoder layer on the verifier's encoder"
+DATA=$DEMO_DIR/distilled/bin VERIFIER=$VERIFIER INIT_PARTS=all FREEZE_ENCODER=1 ENCODER_LAYERS=$LAYERS DECODER_LAYERS=1 \
+    BLOCKS_PER_SENTENCE=${BLOCKS_PER_SENTENCE:-4} train drafter "$DRAFTER_UPDATES"
 DRAFTER=$DEMO_DIR/drafter/checkpoint_last.pt
 
-step "4/5 the test set, decoded in five ways, ${DEMO_BATCH:-1} sentence(s) at a time"
+step "5/6 the test set, decoded in five ways, ${DEMO_BATCH:-1} sentence(s) at a time"
 mkdir -p "$DEMO_DIR/out"
 # decode NAME VARIABLE=VALUE ...: the file's name, and what inference.sh is told
 decode() {
@@ -87,7 +92,7 @@ decode ar STRATEGY=AR
 decode gad-beta1 STRATEGY=gad BETA=1 TAU=0
 decode gad-beta5 STRATEGY=gad BETA=5 TAU=3.0
 
-step "5/5 scores"
+step "6/6 scores"
 for out in "$DEMO_DIR"/out/*.de; do
     score=${out%.de}.compound
     [ "$score" -nt "$out" ] && continue

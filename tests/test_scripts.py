@@ -23,7 +23,8 @@ ROOT = Path(__file__).resolve().parents[1]
 BIN = Path(sys.executable).parent
 OWN_VARIABLES = re.compile(
     r"DATA|SAVE_DIR|ROLE|VERIFIER|DRAFTER|INPUT|OUTPUT|STRATEGY|BETA|TAU|BLOCK|BATCH|BEAM|MAX_.*|STATS|LOG|CPU.*|FP16|"
-    r"SRC|TGT|GEN|OUT|SYS|REF|LR|WARMUP|DROPOUT|SEED|LAYERS|EMBED_DIM|HEADS|FFN_DIM|DEMO_.*|BPE_SYMBOLS|UPDATE_FREQ"
+    r"SRC|TGT|GEN|OUT|SYS|REF|LR|WARMUP|DROPOUT|SEED|LAYERS|EMBED_DIM|HEADS|FFN_DIM|DEMO_.*|BPE_SYMBOLS|UPDATE_FREQ|"
+    r"FREEZE_ENCODER|BLOCKS_PER_SENTENCE|DECODER_FFN_DIM|SHARDS?|FILTER|LOOKAHEAD|DRAFTER_DTYPE"
 )
 TINY = {"LAYERS": "1", "EMBED_DIM": "32", "HEADS": "2", "MAX_POSITIONS": "64", "MAX_TOKENS": "600", "UPDATE_FREQ": "1"}
 UPDATES = 4
@@ -295,6 +296,7 @@ def demo(folder: Path) -> subprocess.CompletedProcess[str]:
         "scripts/demo.sh", cwd=folder, **TINY,
         DEMO_DIR=str(folder / "demo"), DEMO_TEXT=str(folder / "text"), DEMO_UPDATES=str(UPDATES),
         DEMO_DRAFTER_UPDATES=str(UPDATES), DEMO_BATCH="4", BPE_SYMBOLS="150", LOG_INTERVAL="1",
+        FILTER="0",  # what four updates teach a verifier is degenerate
         SAVE_INTERVAL_UPDATES="2",
     )  # fmt: skip
 
@@ -341,7 +343,7 @@ def test_demo_skips_what_is_done(demo_run: tuple[Path, str]) -> None:
     again = demo(folder).stdout
     after = {path: path.stat().st_mtime_ns for path in (folder / "demo").rglob("*.*") if path.name != "preprocess.log"}
     assert before == after
-    assert printed.split("== 5/5")[1] == again.split("== 5/5")[1]
+    assert printed.split("== 6/6")[1] == again.split("== 6/6")[1]
 
 
 def models(folder: Path) -> dict[str, str]:
@@ -351,6 +353,63 @@ def models(folder: Path) -> dict[str, str]:
         "VERIFIER": str(folder / "demo/verifier/checkpoint_last.pt"),
         "DRAFTER": str(folder / "demo/drafter/checkpoint_last.pt"),
     }  # fmt: skip
+
+
+def test_distilled_text_is_in_order_and_without_what_is_degenerate(tmp_path: Path) -> None:
+    source = ["a b", "c d e", "f", "g h", "i"]
+    translations = ["A B", "C C C C C C", "", "G H I J K L M N O P", "I I I"]
+    for part in (0, 1):
+        lines = []
+        for number in reversed(range(part, 5, 2)):
+            lines += [f"S-{number}\t{source[number]}", f"T-{number}\tref", f"H-{number}\t-0.5\t{translations[number]}"]
+        (tmp_path / f"{part}.txt").write_text("noise\n" + "\n".join(lines) + "\n", encoding="utf-8")
+    command = [sys.executable, str(ROOT / "scripts/distilled_text.py"), "--max-len-a", "1.5", "--max-len-b", "5",
+               "--source", str(tmp_path / "en"), "--target", str(tmp_path / "de"), "--sentences"]  # fmt: skip
+    logs = [str(tmp_path / "0.txt"), str(tmp_path / "1.txt")]
+
+    result = subprocess.run([*command, "5", *logs], capture_output=True, text=True, check=True)
+    assert (tmp_path / "en").read_text(encoding="utf-8") == "a b\ni\n"
+    assert (tmp_path / "de").read_text(encoding="utf-8") == "A B\nI I I\n"
+    expected = "5 sentences: 1 empty, 2 kept, 1 ran on to the length limit, 1 repetitive, 0 skipped\n"
+    assert result.stdout == expected
+
+    subprocess.run([*command, "5", "--keep-degenerate", *logs], capture_output=True, check=True)
+    assert (tmp_path / "en").read_text(encoding="utf-8") == "a b\nc d e\ng h\ni\n"
+
+    subprocess.run([*command, "5", "--skipped", "2", logs[0]], capture_output=True, check=True)
+    assert (tmp_path / "en").read_text(encoding="utf-8") == "a b\ni\n"
+    error = error_line(subprocess.run([*command, "5", logs[0]], capture_output=True, text=True, check=False))
+    assert "2 of 5 sentences have no translation, but 0 were skipped" in error
+
+
+def test_distillation_by_parts_equals_distillation_at_once(demo_run: tuple[Path, str], tmp_path: Path) -> None:
+    folder, _ = demo_run
+    given = {
+        "DATA": str(folder / "demo/data/bin"), "VERIFIER": str(folder / "demo/verifier/checkpoint_last.pt"), "CPU": "1",
+        "OUT": str(tmp_path / "out"), "SHARDS": "2", "FILTER": "0",
+    }  # fmt: skip
+    succeed("scripts/distill.sh", cwd=tmp_path, **given, SHARD="1")
+    assert [path.name for path in (tmp_path / "out/shards").glob("*.txt")] == ["1-of-2.txt"]
+    printed = succeed("scripts/distill.sh", cwd=tmp_path, **given).stdout
+    assert "translated already" in printed and "200 sentences: " in printed
+    for language in ("en", "de"):
+        whole = (folder / f"demo/distilled/train.{language}").read_text(encoding="utf-8")
+        assert (tmp_path / f"out/train.{language}").read_text(encoding="utf-8") == whole
+    assert (tmp_path / "out/bin/valid.en-de.de.bin").is_file()
+
+
+def test_distillation_tells_what_is_wrong(tmp_path: Path) -> None:
+    def error(**variables: str) -> str:
+        return error_line(run("scripts/distill.sh", cwd=tmp_path, **variables))
+
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "v.pt").write_bytes(b"")
+    complete = {"DATA": "bin", "VERIFIER": "v.pt", "OUT": "out"}
+    assert "VERIFIER is not set" in error(DATA="bin")
+    assert "bin has no training set" in error(**complete)
+    assert "SHARDS must be" in error(**complete, SHARDS="0")
+    assert "SHARD must be one of 0 ... 7, not 8" in error(**complete, SHARD="8")
+    assert "STRATEGY must be AR, left2right or fairseq, not gad" in error(**complete, STRATEGY="gad")
 
 
 def test_inference_gives_one_line_for_each(demo_run: tuple[Path, str], tmp_path: Path) -> None:
@@ -395,7 +454,7 @@ def test_inference_tells_what_is_missing(tmp_path: Path) -> None:
         assert f"{name} is not set" in error(**{key: value for key, value in complete.items() if key != name})
     assert "(INPUT) nowhere does not exist" in error(**{**complete, "INPUT": "nowhere"})
     assert "(OUTPUT) no/folder does not exist" in error(**{**complete, "OUTPUT": "no/folder/target"})
-    assert "STRATEGY must be gad, AR, fairseq or drafter, not fast" in error(**complete, STRATEGY="fast")
+    assert "STRATEGY must be gad, AR, left2right, fairseq or drafter, not fast" in error(**complete, STRATEGY="fast")
     assert "BATCH must be a number" in error(**complete, BATCH="0")
     assert "latin1: line 2 is not UTF-8" in error(**{**complete, "INPUT": "latin1"})
     assert not (tmp_path / "target").exists()
