@@ -4,6 +4,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -73,10 +74,10 @@ def floor(verifier: Any, search: SearchSettings, outputs: dict[tuple[int, ...], 
         inputs[:, 0] = search.eos
         encoder_out = verifier.encoder(src_tokens, src_lengths=src_lengths)
         state = step_decoder.start(encoder_out, width)
-        start = torch.zeros(len(known), dtype=torch.long)
-        logits = state.step(inputs, start, width)
+        start = np.zeros(len(known), dtype=np.int64)
+        logits = state.step(inputs, start)
         max_len = search.max_len(src_tokens.size(1), step_decoder.positions)
-        best = Constraints(search, max_len).log_probs(logits, start, 0, 0).argmax(-1)
+        best = Constraints(search, max_len).log_probs(logits, start).argmax(-1)
         statistics.tokens += sum(lengths)
         return [hypothesis(row[:length]) for row, length in zip(best, lengths, strict=True)]
 

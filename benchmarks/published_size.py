@@ -22,6 +22,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 from fairseq.data import Dictionary
 from fairseq.models.transformer import TransformerConfig, TransformerModelBase
@@ -61,14 +62,14 @@ class ReplacedState:
         self.outputs = owner.outputs  # [B, T]
         self.generator = torch.Generator().manual_seed(1)
 
-    def propose(self, prefix: Tensor, length: Tensor, lengths: list[int], newest: int, k: int, budget: Tensor) -> Draft:
+    def propose(self, prefix: np.ndarray, length: np.ndarray, newest: int, k: int) -> Draft:
         """See ``DraftState.propose``."""
-        real = self.state.propose(prefix, length, lengths, newest, k, budget)
-        at = (length.unsqueeze(1) + torch.arange(k)).clamp(max=self.outputs.size(1) - 1)
+        real = self.state.propose(prefix, length, newest, k)
+        at = (torch.from_numpy(length).unsqueeze(1) + torch.arange(k)).clamp(max=self.outputs.size(1) - 1)
         right = self.outputs.gather(1, at)
         wrong = torch.rand(right.shape, generator=self.generator) < self.owner.errors
         others = (right + 1) % real.logits.size(2)
-        return Draft(torch.where(wrong, others, right), real.logits, budget.clamp(max=k))
+        return Draft(torch.where(wrong, others, right), real.logits, real.length)
 
     def select(self, rows: Tensor) -> None:
         """See ``DraftState.select``."""

@@ -5,6 +5,7 @@ token.
 from argparse import Namespace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -156,9 +157,9 @@ class ScriptedState:
         self.owner = owner
         self.scripts = scripts
 
-    def propose(self, prefix: Tensor, length: Tensor, lengths: list[int], newest: int, k: int, budget: Tensor) -> Draft:
+    def propose(self, prefix: np.ndarray, length: np.ndarray, newest: int, k: int) -> Draft:
         symbols, rows = self.owner.symbols, len(self.scripts)
-        assert lengths == length.tolist()
+        assert len(length) == len(prefix) == rows
         tokens = torch.full((rows, k), symbols.pad())
         for row, (script, begin) in enumerate(zip(self.scripts, length.tolist(), strict=True)):
             piece = torch.tensor(script[begin : begin + k], dtype=torch.long)
@@ -167,7 +168,7 @@ class ScriptedState:
         if self.owner.wrong is not None:
             wrong.fill_(self.owner.wrong)
         replaced = torch.rand(rows, k, generator=self.owner.generator) < self.owner.errors
-        return Draft(torch.where(replaced, wrong, tokens), torch.empty(0), budget.clamp(max=k))
+        return Draft(torch.where(replaced, wrong, tokens), torch.empty(0), np.full(rows, k))
 
     def select(self, rows: Tensor) -> None:
         self.scripts = [self.scripts[row] for row in rows.tolist()]

@@ -15,6 +15,7 @@ Shapes: B sentences still open, M beams, V tokens, L columns.
 import math
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -94,9 +95,8 @@ def beam_search(
     sentences = list(range(rows))
     for step in range(max_len + 1):
         with statistics.phase("verify", device):
-            start = torch.full((last.size(0),), step, dtype=torch.long, device=device)
-            logits = verifier.step(last, start, step + 1)
-            scores = constraints.log_probs(logits, start, step, step)  # [B * M, 1, V]
+            start = np.full(last.size(0), step)
+            scores = constraints.log_probs(verifier.step(last, start), start)  # [B * M, 1, V]
         statistics.iterations += len(sentences)
         candidates, beam = _continue(alive, scores.view(len(sentences), beams, -1), step)
         ends = candidates.tokens[:, :, step] == search.eos

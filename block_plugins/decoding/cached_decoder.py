@@ -18,7 +18,7 @@ from fairseq.modules.transformer_layer import TransformerDecoderLayerBase
 from torch import Tensor, nn
 
 from block_plugins.decoding import fast_path
-from block_plugins.decoding.fast_path import Product
+from block_plugins.decoding.fast_path import Array, Product
 from block_plugins.decoding.kv_cache import KVCache
 
 logger = logging.getLogger(__name__)
@@ -32,11 +32,11 @@ class DecoderState(Protocol):
     device: torch.device
     dtype: torch.dtype
 
-    def step(self, tokens: Tensor, start: Tensor, longest: int) -> Tensor:
+    def step(self, tokens: Tensor, start: Array) -> Tensor:
         """Logits (or log-probabilities) ``[B, n, V]`` after each of ``tokens`` ``[B, n]``.
 
         Row b's tokens stand at positions ``start[b] ... start[b] + n - 1`` of the decoder's input (position 0 is the
-        EOS that begins every target); whatever stood there or behind is forgotten. ``longest`` is ``max(start) + n``.
+        EOS that begins every target); whatever stood there or behind is forgotten. ``start`` ``[B]`` is on the host.
         """
         ...
 
@@ -209,9 +209,6 @@ class LayersState:
 
     def store(self, x: Tensor, positions: Tensor) -> None:
         """Writes the first layer's keys and values of ``x`` ``[B, n, d]`` at ``positions`` ``[B, n]``, nothing more."""
-        if self.kernels is not None and fast_path.suits(x):
-            self.kernels.store(x, positions)
-            return
         _, key, value = self.owner.layers[0].project_heads(x)
         self.past.write(0, key, value, positions)
 
@@ -233,6 +230,10 @@ class CachedDecoder:
         self.layers = DecoderLayers(decoder)
         self.project = output_projection(decoder)
         self.position_table = None if decoder.embed_positions is None else position_table(decoder)
+        self.embeddings: fast_path.Embeddings | None = None
+        if self.layers.kernels and decoder.project_in_dim is None and decoder.layernorm_embedding is None:
+            weight = decoder.embed_tokens.weight
+            self.embeddings = fast_path.Embeddings(weight, decoder.embed_scale, self.position_table)
 
     def start(self, encoder_out: EncoderOut, capacity: int) -> "CachedState":
         """See ``StepDecoder.start``."""
@@ -263,15 +264,21 @@ class CachedState:
         self.capacity = capacity
         self.device, self.dtype = layers.past.keys.device, layers.past.keys.dtype
 
-    def step(self, tokens: Tensor, start: Tensor, longest: int) -> Tensor:
+    def step(self, tokens: Tensor, start: Array) -> Tensor:
         """See ``DecoderState.step``. Logits at positions beyond the capacity mean nothing."""
-        positions = start.unsqueeze(1) + torch.arange(tokens.size(1), device=tokens.device)  # [B, n]
+        owner, kernels = self.owner, self.layers.kernels
+        if kernels is not None and owner.embeddings is not None and tokens.numel() <= fast_path.MAX_ROWS:
+            x = kernels.decode(tokens, start, self.capacity, owner.embeddings)
+            return owner.project(finish(owner.decoder, x))
+        longest = int(start.max()) + tokens.size(1)
+        offsets = torch.arange(tokens.size(1), device=tokens.device)
+        positions = torch.from_numpy(start).to(tokens.device).unsqueeze(1) + offsets  # [B, n]
         if longest > self.capacity:
             # a token beyond the capacity writes into the slot that is kept for such, and sees it too
             positions = positions.clamp(max=self.capacity)
             longest = self.capacity + 1
-        x = self.layers.run(self.owner.embed(tokens, positions), positions, positions + 1, longest)
-        return self.owner.project(finish(self.owner.decoder, x))
+        x = self.layers.run(owner.embed(tokens, positions), positions, positions + 1, longest)
+        return owner.project(finish(owner.decoder, x))
 
     def select(self, rows: Tensor) -> None:
         """Keeps the rows ``[B']`` of every cache."""
@@ -306,14 +313,15 @@ class RecomputingState:
         weight = next(owner.decoder.parameters())
         self.device, self.dtype = weight.device, weight.dtype
 
-    def step(self, tokens: Tensor, start: Tensor, longest: int) -> Tensor:
+    def step(self, tokens: Tensor, start: Array) -> Tensor:
         """See ``DecoderState.step``; gives log-probabilities, the one thing that every fairseq decoder can give."""
         if self.tokens is None:
             # Any token but pad will do behind a row's end: a causal decoder doesn't look there.
             self.tokens = tokens[:, :1].expand(-1, self.capacity + 1).contiguous()
-        positions = (start.unsqueeze(1) + torch.arange(tokens.size(1), device=tokens.device)).clamp(max=self.capacity)
+        offsets = torch.arange(tokens.size(1), device=tokens.device)
+        positions = (torch.from_numpy(start).to(tokens.device).unsqueeze(1) + offsets).clamp(max=self.capacity)
         self.tokens.scatter_(1, positions, tokens)
-        longest = min(longest, self.capacity)
+        longest = min(int(start.max()) + tokens.size(1), self.capacity)
         net_output = self.owner.decoder(self.tokens[:, :longest], encoder_out=self.encoder_out)
         log_probs = self.owner.decoder.get_normalized_probs(net_output, log_probs=True, sample=None)
         wanted = positions.clamp(max=longest - 1).unsqueeze(2).expand(-1, -1, log_probs.size(2))

@@ -2,12 +2,16 @@
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from block_plugins.decoding.settings import SearchSettings
+
+Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass
@@ -22,12 +26,11 @@ class Constraints:
     max_len: int
     prefix: Tensor | None = None
 
-    def log_probs(self, logits: Tensor, start: Tensor, shortest: int, longest: int) -> Tensor:
+    def log_probs(self, logits: Tensor, start: Array) -> Tensor:
         """Log-probabilities ``[B, n, V]``, at least float32, with every forbidden token at -inf.
 
         ``logits[b, i]`` (natural scale, ``[B, n, V]``) scores the output token number ``start[b] + i``, counted from 0;
-        ``shortest`` and ``longest`` are the least and the greatest of ``start``: rules that can't hold yet, or no
-        longer, cost nothing.
+        ``start`` ``[B]`` is on the host, so that rules that can't hold yet, or no longer, cost nothing.
         """
         settings = self.settings
         n = logits.size(1)
@@ -42,11 +45,11 @@ class Constraints:
         if settings.unk_penalty != 0:
             scores[..., settings.unk] -= settings.unk_penalty
 
-        may_end = longest + n > self.max_len
-        may_be_too_short = shortest < settings.min_len
+        may_end = int(start.max()) + n > self.max_len
+        may_be_too_short = int(start.min()) < settings.min_len
         if not (may_end or may_be_too_short or self.prefix is not None):
             return scores
-        step = start.unsqueeze(1) + torch.arange(n, device=logits.device)  # [B, n]
+        step = torch.from_numpy(start).to(logits.device).unsqueeze(1) + torch.arange(n, device=logits.device)  # [B, n]
         at_limit = step >= self.max_len
         if may_end:
             not_eos = torch.ones(logits.size(2), dtype=torch.bool, device=logits.device)

@@ -304,3 +304,111 @@ def run_layers(
         x += normed
         if not pre_norm:
             _layer_norm(x, weights.final_norm[layer], weights.final_norm_bias[layer], epsilon, x)
+
+
+@numba.njit(cache=True)
+def decode_tokens(
+    tokens: Array,
+    start: Array,
+    capacity: int,
+    table: Array,
+    scale: float,
+    position_table: Array,
+    weights: LayerWeights,
+    pre_norm: bool,
+    activation: int,
+    epsilon: float,
+    self_keys: Array,
+    self_values: Array,
+    cross_keys: Array,
+    cross_values: Array,
+    visible: Array,
+    parts: int,
+) -> Array:
+    """The layers' output ``[B * n, d]`` for ``tokens [B, n]`` that stand at ``start [B]`` and behind.
+
+    Embeddings are the rows of ``table [V, d]`` times ``scale``, plus those of ``position_table [P, d]`` where there are
+    any. Tokens beyond ``capacity`` go into the cache's last slot. The rest as in ``run_layers``.
+    """
+    rows, n = tokens.shape
+    width = table.shape[1]
+    x = np.empty((rows * n, width), dtype=table.dtype)
+    batch = np.empty(rows * n, dtype=np.int64)
+    positions = np.empty(rows * n, dtype=np.int64)
+    factor = np.full(1, scale).astype(table.dtype)[0]
+    for b in range(rows):
+        for i in range(n):
+            r = b * n + i
+            batch[r] = b
+            positions[r] = min(start[b] + i, capacity)
+            for j in range(width):
+                x[r, j] = table[tokens[b, i], j] * factor
+            if position_table.shape[0] > 0:
+                x[r] += position_table[min(positions[r], position_table.shape[0] - 1)]
+    run_layers(
+        x, batch, positions, positions + 1, weights, pre_norm, activation, epsilon,
+        self_keys, self_values, cross_keys, cross_values, visible, parts,
+    )  # fmt: skip
+    return x
+
+
+@numba.njit(cache=True)
+def draft_block(
+    prefix: Array,
+    length: Array,
+    newest: int,
+    room: Array,
+    k: int,
+    mask_symbol: int,
+    table: Array,
+    position_table: Array,
+    masks: Array,
+    weights: LayerWeights,
+    pre_norm: bool,
+    activation: int,
+    epsilon: float,
+    self_keys: Array,
+    self_values: Array,
+    cross_keys: Array,
+    cross_values: Array,
+    visible: Array,
+    parts: int,
+) -> Array:
+    """A one-layer block drafter's output ``[B * k, d]`` at the ``k`` masks behind each prefix.
+
+    First the ``newest`` last of the first ``length [B]`` tokens of ``prefix [B, T]`` enter the cache. ``masks [B, P,
+    d]`` is the layer's input at masked positions; ``room [B]`` is how many masks a row has positions for. The cache's
+    last slot is for what nobody sees. The rest as in ``run_layers``.
+    """
+    rows, width = length.shape[0], table.shape[1]
+    capacity = self_keys.shape[3] - 1
+    x = np.empty((rows * max(newest, k), width), dtype=table.dtype)
+    batch = np.empty(x.shape[0], dtype=np.int64)
+    positions = np.empty(x.shape[0], dtype=np.int64)
+    count = 0
+    for b in range(rows):
+        for at in range(max(0, length[b] - newest), min(length[b], capacity)):
+            batch[count], positions[count] = b, at
+            if prefix[b, at] == mask_symbol:  # a real unk is read as masked
+                x[count] = masks[b, at]
+            else:
+                x[count] = table[prefix[b, at]] + position_table[at]
+            count += 1
+    if count > 0:
+        store_first_layer(
+            x[:count], batch[:count], positions[:count], weights, pre_norm, epsilon, self_keys, self_values, parts
+        )
+    seen = np.empty(x.shape[0], dtype=np.int64)
+    for b in range(rows):
+        for i in range(k):
+            r = b * k + i
+            batch[r] = b
+            positions[r] = length[b] + i if i < room[b] else capacity
+            seen[r] = max(1, min(length[b] + room[b], capacity))
+            x[r] = masks[b, min(length[b] + i, masks.shape[1] - 1)]
+    block = x[: rows * k]
+    run_layers(
+        block, batch[: rows * k], positions[: rows * k], seen[: rows * k], weights, pre_norm, activation, epsilon,
+        self_keys, self_values, cross_keys, cross_values, visible, parts,
+    )  # fmt: skip
+    return block

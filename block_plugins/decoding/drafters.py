@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from fairseq.models import FairseqEncoder, FairseqEncoderDecoderModel
@@ -17,27 +18,29 @@ from block_plugins.decoding.cached_decoder import (
     project_memory,
     why_not_cached,
 )
+from block_plugins.decoding.fast_path import MAX_ROWS, Array, Embeddings
 from block_plugins.decoding.int8 import Int8Linear
 
 
 @dataclass
 class Draft:
-    """Tokens ``[B, k]`` and the drafter's logits for them, ``[B, k, V]``; of row b the first ``length[b]`` count."""
+    """Tokens ``[B, k]`` and the drafter's logits for them, ``[B, k, V]``; of row b the first ``length[b]`` count.
+    ``length`` is on the host.
+    """
 
     tokens: Tensor
     logits: Tensor
-    length: Tensor
+    length: Array
 
 
 class DraftState(Protocol):
     """A batch whose sources the drafter has encoded."""
 
-    def propose(self, prefix: Tensor, length: Tensor, lengths: list[int], newest: int, k: int, budget: Tensor) -> Draft:
+    def propose(self, prefix: Array, length: Array, newest: int, k: int) -> Draft:
         """At most ``k`` tokens to follow each prefix.
 
-        ``prefix`` ``[B, T]`` holds the committed tokens, of which the first ``length`` ``[B]`` of each row count
-        (``lengths`` are the same on the host), and at most the last ``newest`` of these are new since the last call;
-        ``budget`` ``[B]`` is how many tokens a row can still use.
+        ``prefix`` ``[B, T]`` holds the committed tokens, of which the first ``length`` ``[B]`` of each row count, and
+        at most the last ``newest`` of these are new since the last call. Both are on the host.
         """
         ...
 
@@ -123,47 +126,35 @@ class BlockDraftState:
     def __init__(self, owner: BlockDrafter, encoder_out: EncoderOut) -> None:
         self.owner = owner
         self.encoder_out = encoder_out
+        self.device = encoder_out["encoder_out"][0].device
 
-    def propose(self, prefix: Tensor, length: Tensor, lengths: list[int], newest: int, k: int, budget: Tensor) -> Draft:
+    def propose(self, prefix: Array, length: Array, newest: int, k: int) -> Draft:
         """See ``DraftState.propose``. A row whose prefix leaves no position for a draft gets an empty one."""
         owner = self.owner
-        # A block is never cut short by the budget, for the drafter was trained on whole blocks; only the drafter's
-        # positions cut it.
-        block = None
-        if max(lengths) + k > owner.positions:
-            block = (owner.positions - length).clamp(min=0, max=k)  # [B]
-            budget = torch.minimum(budget, block)
-        logits = owner.project(self.features(prefix, length, lengths, newest, k, block))
+        room = (owner.positions - length).clip(0, k)
+        logits = owner.project(self.features(prefix, length, min(newest, prefix.shape[1]), room, k))
         logits[..., owner.pad] = float("-inf")
-        draft = logits.argmax(-1)
-        # what stands behind a drafted EOS can never be committed
-        through_eos = torch.where(draft == owner.eos, torch.arange(1, k + 1, device=draft.device), k).amin(1)
-        return Draft(draft, logits, torch.minimum(through_eos, budget))
+        return Draft(logits.argmax(-1), logits, room)
 
-    def features(
-        self, prefix: Tensor, length: Tensor, lengths: list[int], newest: int, k: int, block: Tensor | None
-    ) -> Tensor:
-        """Finished features ``[B, k, d]`` of ``k`` masks behind each prefix; of row b only ``block[b]`` are there, all
-        where ``block`` is None.
-        """
-        tokens, at = self.side_by_side(prefix, length, max(lengths), k, block)
+    def features(self, prefix: Array, length: Array, newest: int, room: Array, k: int) -> Tensor:
+        """Finished features ``[B, k, d]`` of ``k`` masks behind each prefix; row b has room for ``room[b]`` of them."""
+        tokens, at = self.side_by_side(prefix, length, room, k)
         return _rows(self.owner.decoder.extract_features(tokens, self.encoder_out)[0], at)
 
-    def side_by_side(
-        self, prefix: Tensor, length: Tensor, longest: int, k: int, block: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
+    def side_by_side(self, prefix: Array, length: Array, room: Array, k: int) -> tuple[Tensor, Tensor]:
         """The decoder's input ``[prefix, masks, pad]`` ``[B, T]``, and where the masks stand, ``[B, k]``."""
         owner = self.owner
-        width = min(longest + k, owner.positions)
-        column = torch.arange(width, device=prefix.device)
-        start = length.unsqueeze(1).clamp(max=width)
-        end = start + (k if block is None else block.unsqueeze(1))
-        tokens = torch.full((prefix.size(0), width), owner.pad, dtype=prefix.dtype, device=prefix.device)
-        known = min(prefix.size(1), width)
+        width = min(int(length.max()) + k, owner.positions)
+        column = np.arange(width)
+        start = length[:, None].clip(max=width)
+        end = start + room[:, None]
+        tokens = np.full((len(length), width), owner.pad)
+        known = min(prefix.shape[1], width)
         tokens[:, :known] = prefix[:, :known]
-        tokens = tokens.masked_fill((column >= start) & (column < end), owner.unk)
-        tokens = tokens.masked_fill(column >= end, owner.pad)
-        return tokens, (start + torch.arange(k, device=prefix.device)).clamp(max=width - 1)
+        tokens[(column >= start) & (column < end)] = owner.unk
+        tokens[column >= end] = owner.pad
+        at = (start + np.arange(k)).clip(max=width - 1)
+        return torch.from_numpy(tokens).to(self.device), torch.from_numpy(at).to(self.device)
 
     def select(self, rows: Tensor) -> None:
         """See ``DraftState.select``."""
@@ -180,11 +171,9 @@ class RereadingDraftState(BlockDraftState):
         self.layers = layers
         self.cross, self.visible = project_memory(layers.layers, encoder_out)
 
-    def features(
-        self, prefix: Tensor, length: Tensor, lengths: list[int], newest: int, k: int, block: Tensor | None
-    ) -> Tensor:
+    def features(self, prefix: Array, length: Array, newest: int, room: Array, k: int) -> Tensor:
         """See ``BlockDraftState.features``."""
-        tokens, at = self.side_by_side(prefix, length, max(lengths), k, block)
+        tokens, at = self.side_by_side(prefix, length, room, k)
         decoder = self.owner.decoder
         x, positions = decoder.embed(tokens, self.encoder_out)
         known = ~tokens.eq(self.owner.pad)[:, None, None, :]  # [B, 1, 1, T]
@@ -219,30 +208,33 @@ class PrefixCachingDraftState(BlockDraftState):
         self.position_table = position_table(owner.decoder)
         # the decoder's input at masked positions [B, P, d], which depends on the source and the position alone
         self.masks = encoder_out["encoder_out"][0].new_empty(0)
+        decoder = owner.decoder
+        self.embeddings: Embeddings | None = None
+        if self.state.kernels and decoder.layernorm_embedding is None and decoder.quant_noise is None:
+            self.embeddings = Embeddings(decoder.embed_tokens.weight, 1.0, self.position_table)
 
-    def features(
-        self, prefix: Tensor, length: Tensor, lengths: list[int], newest: int, k: int, block: Tensor | None
-    ) -> Tensor:
+    def features(self, prefix: Array, length: Array, newest: int, room: Array, k: int) -> Tensor:
         """See ``BlockDraftState.features``."""
-        device, longest = prefix.device, max(lengths)
-        start = length.unsqueeze(1)
-        newest = min(newest, longest)
-        if newest > 0:
-            at = start + torch.arange(-newest, 0, device=device)  # [B, newest]
-            if min(lengths) < newest or longest > self.capacity:
-                # into the slot for what nobody sees goes what isn't there, or is beyond the drafter's positions
-                at = torch.where((at >= 0) & (at < self.capacity), at, self.capacity)
-            self.state.store(self._embed(prefix.gather(1, at.clamp(max=prefix.size(1) - 1)), at), at)
-        end = (start + k).clamp(max=self.capacity)
-        at = start + torch.arange(k, device=device)  # [B, k]
+        owner, longest = self.owner, int(length.max())
         masks = self._masks(longest + k)
-        if block is not None:
-            # a row without room for a draft sees something all the same; nobody reads what it drafts
-            end = (start + block.unsqueeze(1)).clamp(min=1)
-            at = torch.where(at < end, at, self.capacity)
+        kernels, embeddings = self.state.kernels, self.embeddings
+        if kernels is not None and embeddings is not None and len(length) * k <= MAX_ROWS:
+            x = kernels.draft(prefix, length, newest, room, k, owner.unk, embeddings, masks)
+            return finish(owner.decoder, x)
+        start = torch.from_numpy(length).to(self.device).unsqueeze(1)
+        if newest > 0:
+            at = start + torch.arange(-newest, 0, device=self.device)  # [B, newest]
+            # into the slot for what nobody sees goes what isn't there, or is beyond the drafter's positions
+            at = torch.where((at >= 0) & (at < self.capacity), at, self.capacity)
+            tokens = torch.from_numpy(prefix).to(self.device).gather(1, at.clamp(max=prefix.shape[1] - 1))
+            self.state.store(self._embed(tokens, at), at)
+        at = start + torch.arange(k, device=self.device)  # [B, k]
         x = _rows(masks, at.clamp(max=masks.size(1) - 1))
-        x = self.state.run(x, at, end.expand(-1, k), min(longest + k, self.capacity))
-        return finish(self.owner.decoder, x)
+        end = start + torch.from_numpy(room).to(self.device).unsqueeze(1)
+        at = torch.where(at < end, at, self.capacity)
+        # a row without room for a draft sees something all the same; nobody reads what it drafts
+        seen = end.clamp(min=1, max=self.capacity).expand(-1, k)
+        return finish(owner.decoder, self.state.run(x, at, seen, min(longest + k, self.capacity)))
 
     def _masks(self, count: int) -> Tensor:
         """The input at masked positions ``[B, P, d]``, of at least the first ``count``, where there are as many."""

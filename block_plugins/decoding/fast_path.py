@@ -16,6 +16,8 @@ from block_plugins.decoding.kv_cache import KVCache
 MAX_ROWS = 16
 """Rows up to which the kernels beat torch's matrix products."""
 
+Array = np.ndarray[Any, np.dtype[Any]]
+
 _TYPES = (torch.float32, torch.float64)
 
 
@@ -131,19 +133,67 @@ class BoundKernels:
         )
         return x
 
-    def store(self, x: Tensor, positions: Tensor) -> None:
-        """As ``LayersState.store``."""
+    def decode(self, tokens: Tensor, start: Array, capacity: int, embeddings: "Embeddings") -> Tensor:
+        """``run`` for ``tokens`` ``[B, n]`` at the positions from ``start`` ``[B]`` on, embedded as well."""
         kernels = self.kernels
-        cpu_kernels.store_first_layer(
-            x.detach().contiguous().view(-1, x.size(2)).numpy(),
-            self.batch.repeat(x.size(1)),
-            positions.numpy().reshape(-1),
+        x = cpu_kernels.decode_tokens(
+            tokens.numpy(),
+            start,
+            capacity,
+            embeddings.table,
+            embeddings.scale,
+            embeddings.positions,
             kernels.weights,
             kernels.pre_norm,
+            kernels.activation,
             kernels.epsilon,
-            *self.arrays[:2],
+            *self.arrays,
             cpu_kernels.threads(),
         )
+        return torch.from_numpy(x).view(*tokens.shape, -1)
+
+    def draft(
+        self,
+        prefix: Array,
+        length: Array,
+        newest: int,
+        room: Array,
+        k: int,
+        mask_symbol: int,
+        embeddings: "Embeddings",
+        masks: Tensor,
+    ) -> Tensor:
+        """See ``cpu_kernels.draft_block``; ``[B, k, d]``."""
+        kernels = self.kernels
+        x = cpu_kernels.draft_block(
+            prefix,
+            length,
+            newest,
+            room,
+            k,
+            mask_symbol,
+            embeddings.table,
+            embeddings.positions,
+            masks.numpy(),
+            kernels.weights,
+            kernels.pre_norm,
+            kernels.activation,
+            kernels.epsilon,
+            *self.arrays,
+            cpu_kernels.threads(),
+        )
+        return torch.from_numpy(x).view(len(length), k, -1)
+
+
+class Embeddings:
+    """The embeddings of a decoder for the kernels: ``table [V, d]`` times ``scale``, plus ``positions [P, d]``."""
+
+    def __init__(self, table: Tensor, scale: float, positions: Tensor | None) -> None:
+        self.table = table.detach().numpy()
+        self.scale = float(scale)
+        if positions is None:
+            positions = table.new_empty(0, table.size(1))
+        self.positions = positions.detach().contiguous().numpy()
 
 
 def _activation(layer: TransformerDecoderLayerBase) -> int | None:

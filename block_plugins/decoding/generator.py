@@ -100,13 +100,11 @@ def gad(
             state = step_decoder.start(encoder_out, max_len + 1)
         with statistics.phase("draft", device):
             drafting = drafter.start(src_tokens, src_lengths, max_len + speculation.block_size, encoder_out)
-        hypotheses = Hypotheses(
-            src_tokens.size(0), max_len, search.eos, device, _score_type(verifier), speculation.block_size + 1
-        )
+        hypotheses = Hypotheses(src_tokens.size(0), max_len, search.eos, speculation.block_size + 1)
         passes, history = speculate(
             drafting, state, Constraints(search, max_len, prefix), hypotheses, lookahead, speculation, statistics
         )
-        return _with_steps(hypotheses.finish(search.length_penalty, search.normalize_scores), passes, history)
+        return _with_steps(_finished(hypotheses, search, src_tokens, verifier), passes, history)
 
     return decode
 
@@ -120,9 +118,9 @@ def autoregressive(verifier: FairseqEncoderDecoderModel, search: SearchSettings)
         with statistics.phase("verify", src_tokens.device):
             encoder_out = verifier.encoder(src_tokens, src_lengths=src_lengths)
             state = step_decoder.start(encoder_out, max_len + 1)
-        hypotheses = Hypotheses(src_tokens.size(0), max_len, search.eos, src_tokens.device, _score_type(verifier))
+        hypotheses = Hypotheses(src_tokens.size(0), max_len, search.eos)
         steps = greedy(state, Constraints(search, max_len, prefix), hypotheses, statistics)
-        return _with_steps(hypotheses.finish(search.length_penalty, search.normalize_scores), steps)
+        return _with_steps(_finished(hypotheses, search, src_tokens, verifier), steps)
 
     return decode
 
@@ -156,11 +154,11 @@ def drafter_alone(
         max_len = _max_len(search, src_tokens, model.decoder.max_positions())
         with statistics.phase("draft", src_tokens.device):
             drafting = drafter.start(src_tokens, src_lengths, max_len + block_size)
-        hypotheses = Hypotheses(
-            src_tokens.size(0), max_len, search.eos, src_tokens.device, _score_type(model), block_size
+        hypotheses = Hypotheses(src_tokens.size(0), max_len, search.eos, block_size)
+        blocks = draft_all(
+            drafting, Constraints(search, max_len, prefix), hypotheses, block_size, statistics, src_tokens.device
         )
-        blocks = draft_all(drafting, Constraints(search, max_len, prefix), hypotheses, block_size, statistics)
-        return _with_steps(hypotheses.finish(search.length_penalty, search.normalize_scores), blocks)
+        return _with_steps(_finished(hypotheses, search, src_tokens, model), blocks)
 
     return decode
 
@@ -187,13 +185,15 @@ def _max_len(search: SearchSettings, src_tokens: Tensor, positions: int) -> int:
     return max_len
 
 
-def _score_type(model: torch.nn.Module) -> torch.dtype:
-    return torch.promote_types(next(model.parameters()).dtype, torch.float32)
+def _finished(hypotheses: Hypotheses, search: SearchSettings, like: Tensor, model: torch.nn.Module) -> Decoded:
+    """The hypotheses on the device of ``like``, with scores in ``model``'s precision, but at least float32."""
+    dtype = torch.promote_types(next(model.parameters()).dtype, torch.float32)
+    return hypotheses.finish(search.length_penalty, search.normalize_scores, like.device, dtype)
 
 
 def _with_steps(output: Decoded, steps: list[int], history: History | None = None) -> Decoded:
     """The hypotheses with what ``--print-step`` and ``--retain-iter-history`` print."""
     for hypothesis, count, drafts in zip(output, steps, history or [[] for _ in output], strict=True):
         hypothesis[0]["steps"] = count
-        hypothesis[0]["history"] = [{"tokens": tokens} for tokens in drafts]
+        hypothesis[0]["history"] = [{"tokens": torch.from_numpy(tokens)} for tokens in drafts]
     return output

@@ -1,10 +1,11 @@
 """Greedy decoding, one token a step, on the cached decoder."""
 
+import numpy as np
 import torch
 
 from block_plugins.decoding.cached_decoder import DecoderState
 from block_plugins.decoding.constraints import Constraints
-from block_plugins.decoding.hypotheses import Hypotheses
+from block_plugins.decoding.hypotheses import Hypotheses, to_host
 from block_plugins.decoding.statistics import Statistics
 
 
@@ -12,16 +13,19 @@ def greedy(
     verifier: DecoderState, constraints: Constraints, hypotheses: Hypotheses, statistics: Statistics
 ) -> list[int]:
     """Fills ``hypotheses`` with the verifier's best token at each step; returns each sentence's number of steps."""
-    device = hypotheses.rows.device
+    device = verifier.device
     while hypotheses.open:
         with statistics.phase("verify", device):
-            length, shortest, longest = hypotheses.length, min(hypotheses.lengths), max(hypotheses.lengths)
-            logits = verifier.step(hypotheses.last().unsqueeze(1), length, longest + 1)
-            scores, tokens = constraints.log_probs(logits, length, shortest, longest).max(-1)  # [b, 1] each
+            last = torch.from_numpy(hypotheses.last()).to(device)
+            logits = verifier.step(last.unsqueeze(1), hypotheses.length)
+            scores, tokens = constraints.log_probs(logits, hypotheses.length).max(-1)  # [b, 1] each
+            best, best_scores = to_host(tokens, scores)
         statistics.tokens += hypotheses.open
-        keep, _ = hypotheses.commit(tokens, scores, torch.ones_like(length))
+        _, keep = hypotheses.commit(best, best_scores, np.ones(hypotheses.open, dtype=np.int64))
         if keep is not None:
-            verifier.select(keep)
-            constraints.select(keep)
-    statistics.iterations += sum(hypotheses.final_lengths)
-    return hypotheses.final_lengths
+            rows = torch.from_numpy(keep).to(device)
+            verifier.select(rows)
+            constraints.select(rows)
+    steps: list[int] = hypotheses.final_length.tolist()
+    statistics.iterations += sum(steps)
+    return steps

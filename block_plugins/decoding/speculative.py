@@ -1,20 +1,24 @@
-"""The loop: draft -> verify -> accept -> commit (Generalized Aggressive Decoding, Xia et al. 2023, algorithm 1)."""
+"""The loop: draft -> look ahead -> verify -> accept -> commit.
+
+Generalized Aggressive Decoding (Xia et al. 2023, algorithm 1), with a lookahead between draft and verification. Models
+and scores live on the device, the bookkeeping on the host: each iteration brings its few numbers over in one copy.
+"""
 
 import time
 
+import numpy as np
 import torch
-from torch import Tensor
 
-from block_plugins.decoding.acceptance import accepted_length
+from block_plugins.decoding.acceptance import acceptable, accepted_length
 from block_plugins.decoding.cached_decoder import DecoderState
 from block_plugins.decoding.constraints import Constraints
 from block_plugins.decoding.drafters import DraftState
-from block_plugins.decoding.hypotheses import Hypotheses
+from block_plugins.decoding.hypotheses import Array, Hypotheses, through_first, to_host
 from block_plugins.decoding.lookahead import Lookahead
 from block_plugins.decoding.settings import SpeculationSettings
 from block_plugins.decoding.statistics import Statistics
 
-History = list[list[Tensor]]
+History = list[list[Array]]
 
 
 def speculate(
@@ -31,55 +35,66 @@ def speculate(
     An iteration sends each row's draft through the verifier in one pass, keeps the longest accepted prefix and adds the
     verifier's own token behind it. Rows have lengths of their own; a finished row leaves the batch with its caches.
     """
-    device = hypotheses.rows.device
-    passes = [0] * hypotheses.open
+    device = verifier.device
+    passes = np.zeros(hypotheses.open, dtype=np.int64)
     history: History = [[] for _ in passes]
     newest = 0  # the most tokens that a row can have got since the last draft
     while hypotheses.open:
         begin = time.perf_counter()
-        sentences, lengths, length = hypotheses.sentences, hypotheses.lengths, hypotheses.length
-        k = lookahead.choose(len(sentences))
-        tokens = hypotheses.last().unsqueeze(1)  # [b, 1]: what the verifier hasn't seen yet
+        rows, length = hypotheses.rows, hypotheses.length
+        k = lookahead.choose(len(rows))
+        inputs = torch.from_numpy(hypotheses.last()).to(device).unsqueeze(1)  # [b, 1]: new to the verifier
         if k > 0:
             with statistics.phase("draft", device):
-                budget = constraints.max_len - length
-                draft = drafter.propose(hypotheses.prefix(), length, lengths, newest, settings.block_size, budget)
-                sent = draft.length.clamp(max=k)
-                tokens = torch.cat([tokens, draft.tokens[:, :k]], dim=1)  # [b, k + 1]
+                draft = drafter.propose(hypotheses.prefix(), length, newest, settings.block_size)
+                drafted = draft.tokens[:, :k]
+                inputs = torch.cat([inputs, drafted], dim=1)  # [b, k + 1]
             newest = 0
 
         with statistics.phase("verify", device):
-            logits = verifier.step(tokens, length, max(lengths) + k + 1)
-            scores = constraints.log_probs(logits, length, min(lengths), max(lengths))
-            best = scores.argmax(-1)  # [b, k + 1]
-            if k > 0:
-                accepted = accepted_length(scores, best, tokens[:, 1:], sent, settings.beta, settings.tau)
+            scores = constraints.log_probs(verifier.step(inputs, length), length)
+            best_scores, best = scores.max(-1)  # [b, k + 1]
+            if k == 0:
+                tokens, token_scores = to_host(best, best_scores)
+                accepted = np.zeros_like(length)
             else:
-                accepted = sent = torch.zeros_like(length)
+                if settings.beta == 1:
+                    draft_tokens, tokens, token_scores = to_host(drafted, best, best_scores)
+                    kept = draft_tokens == tokens[:, :k]
+                else:
+                    may_keep, own = acceptable(scores, drafted, settings.beta, settings.tau)
+                    draft_tokens, tokens, token_scores, kept, own_scores = to_host(
+                        drafted, best, best_scores, may_keep, own
+                    )
+                # what stands behind a drafted EOS can never be committed, nor what is beyond the length limit
+                sent = np.minimum(through_first(draft_tokens == hypotheses.eos), constraints.max_len - length)
+                sent = sent.clip(max=np.minimum(draft.length, k))
+                accepted = accepted_length(kept, sent)
+                if settings.beta > 1:
+                    # Behind the accepted tokens comes the verifier's best one.
+                    is_kept = np.arange(k) < accepted[:, None]
+                    tokens, token_scores = tokens.copy(), token_scores.copy()
+                    tokens[:, :k][is_kept] = draft_tokens[is_kept]
+                    token_scores[:, :k][is_kept] = own_scores[is_kept]
 
-        # Behind the accepted tokens comes the verifier's best one: the correction, or one more where all were accepted.
-        last = accepted.unsqueeze(1)
-        tokens = tokens.roll(-1, dims=1).scatter(1, last, best.gather(1, last))
-        chosen = scores.gather(2, tokens.unsqueeze(2)).squeeze(2)
-        keep, (accepted_counts, sent_counts) = hypotheses.commit(tokens, chosen, accepted + 1, accepted, sent)
+        committed, keep = hypotheses.commit(tokens, token_scores, accepted + 1)
         newest += k + 1
-        gained = [new - old for new, old in zip(hypotheses.reached, lengths, strict=True)]
-
-        statistics.tokens += sum(gained)
+        passes[rows] += 1
+        statistics.tokens += int(committed.sum())
         if k > 0:
-            statistics.iterations += len(sentences)
-            statistics.drafted += sum(sent_counts)
+            statistics.iterations += len(rows)
+            statistics.drafted += int(sent.sum())
             # an accepted EOS ends the row before the verifier's own token
-            statistics.accepted += sum(map(min, accepted_counts, gained))
+            statistics.accepted += int(np.minimum(accepted, committed).sum())
+            if settings.keep_drafts:
+                for row, of_row, count in zip(rows, draft_tokens, sent, strict=True):
+                    history[row].append(of_row[:count].copy())
         else:
-            statistics.undrafted += len(sentences)
-        for row, sentence in enumerate(sentences):
-            passes[sentence] += 1
-            if k > 0 and settings.keep_drafts:
-                history[sentence].append(draft.tokens[row, : sent_counts[row]])
+            statistics.undrafted += len(rows)
         if keep is not None:
-            drafter.select(keep)
-            verifier.select(keep)
-            constraints.select(keep)
-        lookahead.record(len(sentences), k, gained, time.perf_counter() - begin)
-    return passes, history
+            staying = torch.from_numpy(keep).to(device)
+            drafter.select(staying)
+            verifier.select(staying)
+            constraints.select(staying)
+        lookahead.record(len(rows), k, committed.tolist(), time.perf_counter() - begin)
+    return passes.tolist(), history

@@ -3,6 +3,7 @@
 from argparse import Namespace
 from typing import Any
 
+import numpy as np
 import pytest
 import tiny
 import torch
@@ -75,7 +76,7 @@ def check_chunks(model: Any, data: Any, seed: int, tolerance: float) -> None:
             # what will be taken back may just as well be nonsense
             nonsense = torch.arange(n) >= taken.unsqueeze(1)
             tokens = torch.where(nonsense, SYMBOLS.unk(), tokens)
-            logits = state.step(tokens, at, int(at.max()) + n)
+            logits = state.step(tokens, at.numpy())
             right = inside & ~nonsense
             wanted = expected[rows].gather(1, columns.clamp(max=total - 1).unsqueeze(2).expand(-1, -1, len(SYMBOLS)))
             scale = max(1.0, float(expected.abs().max()))
@@ -95,9 +96,9 @@ def test_rows_can_be_reordered_and_repeated() -> None:
     with torch.no_grad():
         encoder_out = model.encoder(**sample)
         state = open_decoder(model.encoder, model.decoder).start(encoder_out, 4)
-        state.step(words[:, :2], torch.zeros(3, dtype=torch.long), 2)
+        state.step(words[:, :2], np.zeros(3, dtype=np.int64))
         state.select(order)
-        found = state.step(words[order, 2:], torch.full((3,), 2), 4)
+        found = state.step(words[order, 2:], np.full(3, 2))
         expected = model.decoder(words, encoder_out=encoder_out)[0][order, 2:]
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)  # fairseq's softmax is float32
 
@@ -138,12 +139,11 @@ def test_what_cannot_be_cached_is_recomputed_with_a_warning(
         net_output = model.decoder(words, encoder_out=encoder_out)
         expected = model.decoder.get_normalized_probs(net_output, log_probs=True, sample=None)
         state = decoder.start(encoder_out, 5)
-        start = torch.tensor([0, 0, 0])
-        first = state.step(words[:, :3], start, 3)
+        first = state.step(words[:, :3], np.zeros(3, dtype=np.int64))
         torch.testing.assert_close(first, expected[:, :3], rtol=0, atol=1e-9)
         state.select(torch.tensor([2, 1]))
         # row 2 goes on after two tokens (one is taken back), row 1 after three
         tokens = torch.stack([words[2, 2:4], words[1, 3:5]])
-        second = state.step(tokens, torch.tensor([2, 3]), 5)
+        second = state.step(tokens, np.array([2, 3]))
         torch.testing.assert_close(second[0], expected[2, 2:4], rtol=0, atol=1e-9)
         torch.testing.assert_close(second[1], expected[1, 3:5], rtol=0, atol=1e-9)

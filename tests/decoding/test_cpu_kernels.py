@@ -85,9 +85,7 @@ def test_few_rows_and_many_go_different_ways_to_the_same_logits(
             monkeypatch.setattr(fast_path, "MAX_ROWS", rows)
             state = CachedDecoder(model.decoder).start(encoder_out, 3 * n)
             assert state.layers.kernels is not None
-            steps = [
-                state.step(tokens[:, at : at + n], torch.full((len(lengths),), at), at + n) for at in range(0, 3 * n, n)
-            ]
+            steps = [state.step(tokens[:, at : at + n], np.full(len(lengths), at)) for at in range(0, 3 * n, n)]
             logits[rows] = torch.cat(steps, dim=1)
     torch.testing.assert_close(logits[99], logits[0], rtol=0, atol=1e-5 * max(1.0, float(logits[0].abs().max())))
 
