@@ -25,8 +25,8 @@ esac
 
 DEMO_DIR=${DEMO_DIR:-$ROOT/runs/demo}
 TEXT=${DEMO_TEXT:-$ROOT/data/demo.en-de}
-VERIFIER_UPDATES=${DEMO_UPDATES:-1200}
-DRAFTER_UPDATES=${DEMO_DRAFTER_UPDATES:-1200}
+VERIFIER_UPDATES=${DEMO_UPDATES:-900}
+DRAFTER_UPDATES=${DEMO_DRAFTER_UPDATES:-600}
 need_fairseq fairseq-train
 mkdir -p "$DEMO_DIR"
 trap 'echo; echo "demo.sh: stopped; the same command goes on from here" >&2; exit 130' INT
@@ -46,7 +46,7 @@ echo "data for fairseq: $DEMO_DIR/data/bin"
 export DATA=$DEMO_DIR/data/bin CPU=1 SRC=en TGT=de
 export LAYERS=${LAYERS:-2} EMBED_DIM=${EMBED_DIM:-192} HEADS=${HEADS:-4} MAX_POSITIONS=${MAX_POSITIONS:-256}
 export MAX_TOKENS=${MAX_TOKENS:-1500} UPDATE_FREQ=${UPDATE_FREQ:-1} WARMUP=${WARMUP:-400} LR=${LR:-0.002}
-export BLOCK=${BLOCK:-10} CLIP_NORM=${CLIP_NORM:-1} WEIGHT_DECAY=${WEIGHT_DECAY:-0} KEEP=1
+export BLOCK=${BLOCK:-3} CLIP_NORM=${CLIP_NORM:-1} WEIGHT_DECAY=${WEIGHT_DECAY:-0} KEEP=1
 export LOG_INTERVAL=${LOG_INTERVAL:-50} SAVE_INTERVAL_UPDATES=${SAVE_INTERVAL_UPDATES:-200}
 
 # train NAME UPDATES
@@ -71,7 +71,7 @@ VERIFIER=$VERIFIER OUT=$DEMO_DIR/distilled SHARDS=4 "$ROOT/scripts/distill.sh"
 
 step "4/6 the drafter: one decoder layer on the verifier's encoder"
 DATA=$DEMO_DIR/distilled/bin VERIFIER=$VERIFIER INIT_PARTS=all FREEZE_ENCODER=1 ENCODER_LAYERS=$LAYERS DECODER_LAYERS=1 \
-    BLOCKS_PER_SENTENCE=${BLOCKS_PER_SENTENCE:-4} train drafter "$DRAFTER_UPDATES"
+    BLOCKS_PER_SENTENCE=${BLOCKS_PER_SENTENCE:-8} train drafter "$DRAFTER_UPDATES"
 DRAFTER=$DEMO_DIR/drafter/checkpoint_last.pt
 
 step "5/6 the test set, decoded in five ways, ${DEMO_BATCH:-1} sentence(s) at a time"

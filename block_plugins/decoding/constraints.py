@@ -38,10 +38,10 @@ class Constraints:
         if settings.temperature != 1.0:
             logits = logits / settings.temperature
         scores = F.log_softmax(logits, dim=-1)
-        invalid = scores[..., :1].isnan()  # one nan or infinite logit makes all of its row nan
-        if scores.is_cuda or bool(invalid.any()):
-            scores = scores.masked_fill_(invalid, -math.inf)
-        scores[..., settings.pad] = -math.inf
+        first = scores.select(-1, 0)  # one nan or infinite logit makes all of its row nan
+        if scores.is_cuda or np.isnan(first.detach().numpy()).any():
+            scores = scores.masked_fill_(first.isnan().unsqueeze(-1), -math.inf)
+        scores.select(-1, settings.pad).fill_(-math.inf)
         if settings.unk_penalty != 0:
             scores[..., settings.unk] -= settings.unk_penalty
 
