@@ -431,6 +431,30 @@ def test_inference_gives_one_line_for_each(demo_run: tuple[Path, str], tmp_path:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["source", "stats.json", "target"]
 
 
+def test_stripped_checkpoints_decode_and_tell_nothing_of_this_machine(
+    demo_run: tuple[Path, str], tmp_path: Path
+) -> None:
+    folder, _ = demo_run
+    for name in ("verifier", "drafter"):
+        given = folder / f"demo/{name}/checkpoint_last.pt"
+        out = tmp_path / f"{name}.pt"
+        command = [sys.executable, str(ROOT / "scripts/strip_checkpoint.py"), str(given), str(out)]
+        subprocess.run(command, check=True, capture_output=True)
+        state = torch.load(out, weights_only=True)
+        assert not {"optimizer_history", "last_optimizer_state", "extra_state"} & state.keys()
+        assert all(weight.dtype == torch.float16 for weight in state["model"].values() if weight.is_floating_point())
+        assert str(tmp_path.parent).encode() not in out.read_bytes() and str(ROOT).encode() not in out.read_bytes()
+        assert out.stat().st_size < given.stat().st_size / 4
+    stripped = {"VERIFIER": str(tmp_path / "verifier.pt"), "DRAFTER": str(tmp_path / "drafter.pt")}
+    outputs = []
+    for strategy in ("AR", "gad"):
+        variables = {**models(folder), **stripped, "STRATEGY": strategy, "BETA": "1", "TAU": "0"}
+        variables |= {"INPUT": str(folder / "demo/data/bpe/test.en"), "OUTPUT": str(tmp_path / strategy)}
+        succeed("inference.sh", cwd=tmp_path, **variables)
+        outputs.append((tmp_path / strategy).read_text(encoding="utf-8"))
+    assert outputs[0] == outputs[1] and outputs[0].count("\n") == 6
+
+
 def test_inference_that_fails_leaves_the_old_output(demo_run: tuple[Path, str], tmp_path: Path) -> None:
     folder, _ = demo_run
     (tmp_path / "source").write_text("short\n" + "x " * 100 + "\n", encoding="utf-8")

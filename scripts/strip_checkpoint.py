@@ -1,0 +1,66 @@
+#!/usr/bin/env python3
+"""A checkpoint to hand out: the weights in half precision, without optimizer state and without paths of this machine.
+
+    scripts/strip_checkpoint.py CHECKPOINT OUT
+
+Rounding to 16 bits changes a model a little, so a drafter should be judged with the stripped verifier. Equal weights of
+two checkpoints stay equal: a drafter that shares its verifier's encoder still does.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+from torch import Tensor
+
+from block_plugins import checkpoints
+
+KEPT = ("args", "cfg", "model", "task_state")
+"""What loading a model for decoding, or starting another from it, needs."""
+
+
+def without_paths(value: Any) -> Any:
+    """The same configuration with every absolute path left empty."""
+    if isinstance(value, dict):
+        return {key: without_paths(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [without_paths(item) for item in value]
+    return "" if isinstance(value, str) and Path(value).is_absolute() else value
+
+
+def halved(weight: Any) -> Any:
+    """A tensor of floating-point numbers in 16 bits; anything else as it is."""
+    if isinstance(weight, Tensor) and weight.is_floating_point():
+        return weight.half()
+    return weight
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("checkpoint")
+    parser.add_argument("out", type=Path)
+    arguments = parser.parse_args()
+    state = {key: value for key, value in checkpoints.read(arguments.checkpoint, "CHECKPOINT").items() if key in KEPT}
+    state["model"] = {name: halved(weight) for name, weight in state["model"].items()}
+    cfg = state.get("cfg")
+    if cfg is not None:
+        if isinstance(cfg, DictConfig):
+            cfg = OmegaConf.to_container(cfg, resolve=True)
+        state["cfg"] = without_paths(cfg)
+        state["cfg"]["common"]["user_dir"] = None
+    partial = arguments.out.with_name(arguments.out.name + ".tmp")
+    torch.save(state, partial)
+    partial.replace(arguments.out)
+    size = arguments.out.stat().st_size / 2**20
+    print(
+        f"{arguments.out}: {sum(w.numel() for w in state['model'].values()) / 1e6:.1f} million weights, {size:.1f} MiB"
+    )
+
+
+if __name__ == "__main__":
+    main()
