@@ -15,7 +15,7 @@
 # BLOCK      tokens drafted at once (25)
 # BATCH      sentences decoded together (32)
 # BEAM       beam of the strategies fairseq and left2right (5)
-# LOOKAHEAD  how much of a block is verified: auto (as much as pays) or constant (all)
+# LOOKAHEAD  how much of a block is verified: auto (as much as pays, with BETA=1) or constant (all)
 # DRAFTER_DTYPE   precision of the drafter: same (as the verifier's), fp32, bf16, int8 (CPU)
 # MAX_LEN_A, MAX_LEN_B   at most A * source length + B tokens (fairseq's defaults: 0, 200)
 # STATS      file for the statistics of decoding, JSON

@@ -196,7 +196,8 @@ def markdown(table: list[dict[str, Any]], notes: list[str], arguments: argparse.
     lines += [
         "",
         f"{datetime.date.today()}; {table[0]['sentences']} sentences, speeds: medians of {arguments.passes} passes "
-        f"over {min(arguments.speed_lines, table[0]['sentences'])} of them; GAD with lookahead {arguments.lookahead}, "
+        f"over {min(arguments.speed_lines, table[0]['sentences'])} of them; GAD beta 1 with lookahead "
+        f"{arguments.lookahead}, "
         f"drafter {arguments.drafter_dtype}; lines that differ and speed-up: against {REFERENCE_ROW} at the same "
         f"batch size; {machine}; {versions}.",
         "",

@@ -74,7 +74,7 @@ translate() { # SHARD
     }
     mv "$log.tmp" "$log"
     # fairseq says in each part how many sentences of the whole set are too long for the model
-    sed -n 's/,//g; s/^.* \([0-9][0-9]*\) samples have invalid sizes and will be skipped.*/\1/p' "$log.errors" |
+    sed -n 's/,//g; s/^.*[ :]\([0-9][0-9]*\) samples have invalid sizes and will be skipped.*/\1/p' "$log.errors" |
         head -n 1 > "$OUT/shards/skipped"
     rm "$log.errors"
 }

@@ -28,6 +28,8 @@ def without_paths(value: Any) -> Any:
     """The same configuration with every absolute path left empty."""
     if isinstance(value, dict):
         return {key: without_paths(item) for key, item in value.items()}
+    if isinstance(value, argparse.Namespace):
+        return argparse.Namespace(**without_paths(vars(value)))
     if isinstance(value, list):
         return [without_paths(item) for item in value]
     return "" if isinstance(value, str) and Path(value).is_absolute() else value
@@ -47,12 +49,10 @@ def main() -> None:
     arguments = parser.parse_args()
     state = {key: value for key, value in checkpoints.read(arguments.checkpoint, "CHECKPOINT").items() if key in KEPT}
     state["model"] = {name: halved(weight) for name, weight in state["model"].items()}
-    cfg = state.get("cfg")
-    if cfg is not None:
-        if isinstance(cfg, DictConfig):
-            cfg = OmegaConf.to_container(cfg, resolve=True)
-        state["cfg"] = without_paths(cfg)
-        state["cfg"]["common"]["user_dir"] = None
+    for key in ("args", "cfg"):
+        if isinstance(state.get(key), DictConfig):
+            state[key] = OmegaConf.to_container(state[key], resolve=True)
+        state[key] = without_paths(state.get(key))
     partial = arguments.out.with_name(arguments.out.name + ".tmp")
     torch.save(state, partial)
     partial.replace(arguments.out)

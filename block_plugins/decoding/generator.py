@@ -86,11 +86,9 @@ def gad(
 ) -> DecodeFunction:
     """Block-speculative decoding: the verifier's output (beta 1), or close to it (top-beta within tau)."""
     step_decoder = open_decoder(verifier.encoder, verifier.decoder)
-    lookahead: Lookahead = (
-        AutoLookahead(speculation.block_size)
-        if speculation.lookahead == "auto"
-        else ConstantLookahead(speculation.block_size)
-    )
+    # With beta > 1 the text depends on how much of a draft is verified, and must not depend on measured times.
+    auto = speculation.lookahead == "auto" and speculation.beta == 1
+    lookahead: Lookahead = (AutoLookahead if auto else ConstantLookahead)(speculation.block_size)
 
     def decode(src_tokens: Tensor, src_lengths: Tensor, prefix: Tensor | None, statistics: Statistics) -> Decoded:
         max_len = _max_len(search, src_tokens, step_decoder.positions)

@@ -1,6 +1,6 @@
 """How many draft tokens are sent to verification: always all of them, or as many as pay on this machine.
 
-The output never depends on it.
+With beta 1 the output doesn't depend on it.
 """
 
 from collections import Counter

@@ -35,7 +35,7 @@ class SpeculationSettings:
     """How drafts are made and judged: ``block_size`` tokens at once, kept by the top-``beta`` within ``tau`` rule.
 
     ``keep_drafts`` records every draft, for ``--retain-iter-history``. ``lookahead`` is "constant" (the whole block is
-    verified) or "auto" (as much of it as pays).
+    verified) or "auto" (as much of it as pays, if ``beta`` is 1: otherwise the text would depend on it).
     """
 
     block_size: int = 25

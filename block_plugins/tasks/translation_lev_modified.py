@@ -84,7 +84,7 @@ class TranslationLevModifiedConfig(TranslationConfig):
         default="auto",
         metadata={
             "help": "how much of a block is verified: constant (all), auto (as much as was measured to pay; no draft "
-            "at all where none does); the output doesn't depend on it"
+            "at all where none does); with --beta above 1, whose text would depend on it, always constant"
         },
     )
     drafter_dtype: DRAFTER_DTYPE_CHOICES = field(  # type: ignore[valid-type]
