@@ -20,8 +20,8 @@ from torch import Tensor
 
 from block_plugins import checkpoints
 
-KEPT = ("args", "cfg", "model", "task_state")
-"""What loading a model for decoding, or starting another from it, needs."""
+KEPT = ("args", "cfg", "model", "task_state", "optimizer_history", "extra_state")
+"""What loading a model for decoding, or starting another from it, needs: fairseq looks into the last two as well."""
 
 
 def without_paths(value: Any) -> Any:
