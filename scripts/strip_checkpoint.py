@@ -35,11 +35,14 @@ def without_paths(value: Any) -> Any:
     return "" if isinstance(value, str) and Path(value).is_absolute() else value
 
 
-def halved(weight: Any) -> Any:
-    """A tensor of floating-point numbers in 16 bits; anything else as it is."""
-    if isinstance(weight, Tensor) and weight.is_floating_point():
-        return weight.half()
-    return weight
+def halved(weights: dict[str, Any]) -> dict[str, Any]:
+    """The same with floating-point numbers in 16 bits; weights that are one tensor under several names stay so."""
+    done: dict[int, Tensor] = {}
+    result = dict(weights)
+    for name, weight in weights.items():
+        if isinstance(weight, Tensor) and weight.is_floating_point():
+            result[name] = done.setdefault(weight.data_ptr(), weight.half())
+    return result
 
 
 def main() -> None:
@@ -48,7 +51,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     arguments = parser.parse_args()
     state = {key: value for key, value in checkpoints.read(arguments.checkpoint, "CHECKPOINT").items() if key in KEPT}
-    state["model"] = {name: halved(weight) for name, weight in state["model"].items()}
+    state["model"] = halved(state["model"])
     for key in ("args", "cfg"):
         if isinstance(state.get(key), DictConfig):
             state[key] = OmegaConf.to_container(state[key], resolve=True)
