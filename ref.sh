@@ -29,11 +29,7 @@ write() {
     mv "$1.tmp" "$1"
 }
 
-case ${1:-} in -h | --help)
-    usage
-    exit 0
-    ;;
-esac
+help_if_asked "$@"
 
 if [ $# -eq 1 ]; then
     need_file "$1" "the reference"

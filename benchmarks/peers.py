@@ -11,15 +11,16 @@ from torch import Tensor
 from block_plugins.decoding.cached_decoder import open_decoder
 from block_plugins.decoding.constraints import Constraints
 from block_plugins.decoding.generator import Decoded, DecodeFunction
+from block_plugins.decoding.hypotheses import Hypothesis, hypothesis
 from block_plugins.decoding.settings import SearchSettings
 from block_plugins.decoding.statistics import Statistics
 
 _converted: dict[str, Path] = {}
 
 
-def hypothesis(tokens: Tensor) -> list[dict[str, Any]]:
+def only_tokens(tokens: Tensor) -> list[Hypothesis]:
     """A hypothesis of which nothing but the tokens is known."""
-    return [{"tokens": tokens, "score": torch.zeros(()), "positional_scores": torch.zeros(len(tokens))}]
+    return [hypothesis(tokens, torch.zeros(()), torch.zeros(len(tokens)))]
 
 
 def ctranslate2(
@@ -49,7 +50,7 @@ def ctranslate2(
         )
         tokens = [[dictionary.index(word) for word in result.hypotheses[0]] + [search.eos] for result in results]
         statistics.tokens += sum(map(len, tokens))
-        return [hypothesis(torch.tensor(row)) for row in tokens]
+        return [only_tokens(torch.tensor(row)) for row in tokens]
 
     return decode
 
@@ -79,6 +80,6 @@ def floor(verifier: Any, search: SearchSettings, outputs: dict[tuple[int, ...], 
         max_len = search.max_len(src_tokens.size(1), step_decoder.positions)
         best = Constraints(search, max_len).log_probs(logits, start).argmax(-1)
         statistics.tokens += sum(lengths)
-        return [hypothesis(row[:length]) for row, length in zip(best, lengths, strict=True)]
+        return [only_tokens(row[:length]) for row, length in zip(best, lengths, strict=True)]
 
     return decode

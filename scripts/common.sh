@@ -18,6 +18,15 @@ usage() {
     awk 'NR > 1 && !/^#/ { exit } NR > 1 { sub(/^# ?/, ""); print }' "$0"
 }
 
+# help_if_asked "$@": with -h or --help first, the help is all there is.
+help_if_asked() {
+    case ${1:-} in -h | --help)
+        usage
+        exit 0
+        ;;
+    esac
+}
+
 # need VARIABLE MEANING: the variable must be set.
 need() {
     [ -n "${!1:-}" ] || fail "$1 is not set: $2"

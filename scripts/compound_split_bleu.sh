@@ -10,11 +10,7 @@ set -euo pipefail
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 . "$ROOT/scripts/common.sh"
 
-case ${1:-} in -h | --help)
-    usage
-    exit 0
-    ;;
-esac
+help_if_asked "$@"
 if [ $# -ne 1 ] && [ $# -ne 2 ]; then
     usage >&2
     exit 2

@@ -17,11 +17,7 @@ set -euo pipefail
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 . "$ROOT/scripts/common.sh"
 
-case ${1:-} in -h | --help)
-    usage
-    exit 0
-    ;;
-esac
+help_if_asked "$@"
 
 DEMO_DIR=${DEMO_DIR:-$ROOT/runs/demo}
 TEXT=${DEMO_TEXT:-$ROOT/data/demo.en-de}

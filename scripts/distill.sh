@@ -20,11 +20,7 @@ set -euo pipefail
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 . "$ROOT/scripts/common.sh"
 
-case ${1:-} in -h | --help)
-    usage
-    exit 0
-    ;;
-esac
+help_if_asked "$@"
 
 need DATA "the folder that fairseq-preprocess wrote"
 need VERIFIER "the verifier's checkpoint"

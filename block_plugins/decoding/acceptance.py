@@ -5,7 +5,7 @@ With beta 1 it is exact match with the verifier's best token, so the output is t
 
 from torch import Tensor
 
-from block_plugins.decoding.hypotheses import Array, through_first
+from block_plugins.decoding.host import Array, through_first
 
 
 def acceptable(scores: Tensor, draft: Tensor, beta: int, tau: float) -> tuple[Tensor, Tensor]:

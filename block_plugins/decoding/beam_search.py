@@ -21,7 +21,7 @@ from torch import Tensor
 
 from block_plugins.decoding.cached_decoder import DecoderState
 from block_plugins.decoding.constraints import Constraints
-from block_plugins.decoding.hypotheses import Hypothesis
+from block_plugins.decoding.hypotheses import Hypothesis, hypothesis
 from block_plugins.decoding.settings import BeamSettings
 from block_plugins.decoding.statistics import Statistics
 
@@ -44,6 +44,10 @@ class Pool:
     def best(self, score: Tensor, count: int) -> "Pool":
         """The ``count`` hypotheses with the greatest ``score`` ``[B, M]``, which becomes theirs, best first."""
         score, index = score.topk(min(count, score.size(1)), dim=1)
+        return self.at(index, score)
+
+    def at(self, index: Tensor, score: Tensor) -> "Pool":
+        """The hypotheses ``index`` ``[B, n]``, with new scores ``[B, n]``."""
         return Pool(_rows(self.tokens, index), _rows(self.log_probs, index), score, self.length.gather(1, index))
 
     def joined(self, other: "Pool") -> "Pool":
@@ -79,16 +83,16 @@ def beam_search(
     # No bound holds where a token can be worth more than probability 1.
     can_stop_early = search.unk_penalty >= 0
 
-    def empty(score: float) -> Pool:
+    def empty() -> Pool:
         shape = (rows, beams, max_len + 1)
         return Pool(
             torch.full(shape, search.eos, dtype=torch.long, device=device),
             torch.zeros(shape, dtype=dtype, device=device),
-            torch.full((rows, beams), score, dtype=dtype, device=device),
+            torch.full((rows, beams), -math.inf, dtype=dtype, device=device),
             torch.zeros(rows, beams, dtype=torch.long, device=device),
         )
 
-    alive, finished = empty(-math.inf), empty(-math.inf)
+    alive, finished = empty(), empty()
     alive.score[:, 0] = 0.0  # all beams begin alike, so only the first may be continued
     last = torch.full((rows * beams, 1), search.eos, dtype=torch.long, device=device)
     output: list[list[Hypothesis]] = [[] for _ in range(rows)]
@@ -108,12 +112,7 @@ def beam_search(
         pool = finished.joined(candidates)
         finished = pool.best(torch.cat([finished.score, ended], dim=1), beams)
         going_on, index = candidates.score.masked_fill(ends, -math.inf).topk(beams, dim=1)
-        alive = Pool(
-            _rows(candidates.tokens, index),
-            _rows(candidates.log_probs, index),
-            going_on,
-            candidates.length.gather(1, index),
-        )
+        alive = candidates.at(index, going_on)
 
         # A hypothesis only loses by going on; at best it keeps what it has and is divided by the greatest norm to come.
         bound = going_on[:, 0] / max(settings.norm(length) for length in range(step + 2, max_len + 2))
@@ -160,17 +159,8 @@ def _hand_out(
         places = [place for place, score in enumerate(scores) if score > -math.inf]
         for place in places[:count]:
             length = lengths[place]
-            output[sentence].append(
-                {
-                    "tokens": pool.tokens[row, place, :length],
-                    "score": pool.score[row, place],
-                    "positional_scores": pool.log_probs[row, place, :length],
-                    "attention": torch.empty(0),
-                    "alignment": torch.empty(0),
-                    "steps": length,
-                    "history": [],
-                }
-            )
+            tokens, log_probs = pool.tokens[row, place, :length], pool.log_probs[row, place, :length]
+            output[sentence].append(hypothesis(tokens, pool.score[row, place], log_probs, steps=length))
 
 
 def _rows(x: Tensor, index: Tensor) -> Tensor:

@@ -18,7 +18,8 @@ from fairseq.modules.transformer_layer import TransformerDecoderLayerBase
 from torch import Tensor, nn
 
 from block_plugins.decoding import fast_path
-from block_plugins.decoding.fast_path import Array, Product
+from block_plugins.decoding.fast_path import Product
+from block_plugins.decoding.host import Array
 from block_plugins.decoding.kv_cache import KVCache
 
 logger = logging.getLogger(__name__)
@@ -152,7 +153,7 @@ class InferenceLayer:
 class DecoderLayers:
     """The layers of a fairseq Transformer decoder over static caches, in evaluation mode (no dropout).
 
-    A few rows on a CPU go through compiled kernels where Numba is installed, all others through torch. The weights are
+    A few rows on a CPU go through compiled kernels, all others through torch. The weights are
     arranged when the object is made: make a new one after the decoder's parameters have changed.
     """
 

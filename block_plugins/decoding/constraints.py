@@ -2,16 +2,14 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from block_plugins.decoding.host import Array
 from block_plugins.decoding.settings import SearchSettings
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass

@@ -14,6 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from block_plugins.decoding.host import Array
+
 # Numba logs every bytecode it reads where the root logger is open to that, as fairseq's tools leave it.
 logging.getLogger("numba").setLevel(logging.WARNING)
 
@@ -25,8 +27,6 @@ ACTIVATIONS = {"relu": _RELU, "gelu": _GELU}
 
 _PARALLEL = 600_000
 """Multiplications from which a product is worth a second thread."""
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class LayerWeights(NamedTuple):

@@ -5,7 +5,8 @@ import torch
 
 from block_plugins.decoding.constraints import Constraints
 from block_plugins.decoding.drafters import DraftState
-from block_plugins.decoding.hypotheses import Hypotheses, to_host
+from block_plugins.decoding.host import to_host
+from block_plugins.decoding.hypotheses import Hypotheses
 from block_plugins.decoding.statistics import Statistics
 
 

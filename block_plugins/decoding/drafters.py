@@ -18,7 +18,8 @@ from block_plugins.decoding.cached_decoder import (
     project_memory,
     why_not_cached,
 )
-from block_plugins.decoding.fast_path import MAX_ROWS, Array, Embeddings
+from block_plugins.decoding.fast_path import MAX_ROWS, Embeddings
+from block_plugins.decoding.host import Array
 from block_plugins.decoding.int8 import Int8Linear
 
 
@@ -118,6 +119,10 @@ class BlockDrafter:
             self._versions = versions
             self.project = self.int8 or output_projection(self.decoder)
             self.layers = DecoderLayers(self.decoder) if self.plain else None
+            self.position_table = position_table(self.decoder)
+            self.embeddings: Embeddings | None = None
+            if self.layers is not None and self.layers.kernels and self.decoder.layernorm_embedding is None:
+                self.embeddings = Embeddings(self.decoder.embed_tokens.weight, 1.0, self.position_table)
 
 
 class BlockDraftState:
@@ -205,19 +210,14 @@ class PrefixCachingDraftState(BlockDraftState):
         super().__init__(owner, encoder_out)
         self.state = layers.start(encoder_out, capacity)
         self.capacity = capacity
-        self.position_table = position_table(owner.decoder)
         # the decoder's input at masked positions [B, P, d], which depends on the source and the position alone
-        self.masks = encoder_out["encoder_out"][0].new_empty(0)
-        decoder = owner.decoder
-        self.embeddings: Embeddings | None = None
-        if self.state.kernels and decoder.layernorm_embedding is None and decoder.quant_noise is None:
-            self.embeddings = Embeddings(decoder.embed_tokens.weight, 1.0, self.position_table)
+        self.masks: Tensor | None = None
 
     def features(self, prefix: Array, length: Array, newest: int, room: Array, k: int) -> Tensor:
         """See ``BlockDraftState.features``."""
         owner, longest = self.owner, int(length.max())
         masks = self._masks(longest + k)
-        kernels, embeddings = self.state.kernels, self.embeddings
+        kernels, embeddings = self.state.kernels, owner.embeddings
         if kernels is not None and embeddings is not None and len(length) * k <= MAX_ROWS:
             x = kernels.draft(prefix, length, newest, room, k, owner.unk, embeddings, masks)
             return finish(owner.decoder, x)
@@ -238,15 +238,15 @@ class PrefixCachingDraftState(BlockDraftState):
 
     def _masks(self, count: int) -> Tensor:
         """The input at masked positions ``[B, P, d]``, of at least the first ``count``, where there are as many."""
-        rows = self.encoder_out["encoder_out"][0].size(1)
-        if self.masks.dim() < 3 or self.masks.size(1) < min(count, self.capacity):
-            positions = torch.arange(min(self.capacity, 2 * count), device=self.masks.device).expand(rows, -1)
+        if self.masks is None or self.masks.size(1) < min(count, self.capacity):
+            rows = self.encoder_out["encoder_out"][0].size(1)
+            positions = torch.arange(min(self.capacity, 2 * count), device=self.device).expand(rows, -1)
             self.masks = self._embed(torch.full_like(positions, self.owner.unk), positions)
         return self.masks
 
     def _embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
         decoder = self.owner.decoder
-        embedded = F.embedding(positions.clamp(max=self.owner.positions - 1), self.position_table)
+        embedded = F.embedding(positions.clamp(max=self.owner.positions - 1), self.owner.position_table)
         x, _ = decoder.embed(tokens, self.encoder_out, embedded)
         return x + embedded
 
@@ -254,7 +254,7 @@ class PrefixCachingDraftState(BlockDraftState):
         """See ``DraftState.select``."""
         super().select(rows)
         self.state.select(rows)
-        if self.masks.dim() == 3:
+        if self.masks is not None:
             self.masks = self.masks.index_select(0, rows)
 
 

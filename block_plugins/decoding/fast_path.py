@@ -11,12 +11,11 @@ from fairseq.modules.transformer_layer import TransformerDecoderLayerBase
 from torch import Tensor
 
 from block_plugins.decoding import cpu_kernels
+from block_plugins.decoding.host import Array
 from block_plugins.decoding.kv_cache import KVCache
 
 MAX_ROWS = 16
 """Rows up to which the kernels beat torch's matrix products."""
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 _TYPES = (torch.float32, torch.float64)
 

@@ -14,7 +14,7 @@ from block_plugins.decoding.cached_decoder import open_decoder
 from block_plugins.decoding.constraints import Constraints
 from block_plugins.decoding.drafter_only import draft_all
 from block_plugins.decoding.drafters import Drafter
-from block_plugins.decoding.hypotheses import Hypotheses, Hypothesis
+from block_plugins.decoding.hypotheses import Hypotheses, Hypothesis, hypothesis
 from block_plugins.decoding.left_to_right import greedy
 from block_plugins.decoding.lookahead import AutoLookahead, ConstantLookahead, Lookahead
 from block_plugins.decoding.settings import BeamSettings, SearchSettings, SpeculationSettings
@@ -63,22 +63,15 @@ class Generator:
             if rows.numel() > 0:
                 prefix = None if prefix_tokens is None else prefix_tokens[rows]
                 decoded = self.decode(src_tokens[rows], src_lengths[rows], prefix, self.statistics)
-                for row, hypothesis in zip(rows.tolist(), decoded, strict=True):
-                    hypotheses[row] = hypothesis
+                for row, of_row in zip(rows.tolist(), decoded, strict=True):
+                    hypotheses[row] = of_row
         self.statistics.sentences += src_tokens.size(0)
         self.statistics.seconds += time.perf_counter() - begin
         return hypotheses
 
     def _empty(self, like: Tensor) -> Hypothesis:
-        return {
-            "tokens": like.new_tensor([self.eos]),
-            "score": torch.zeros((), device=like.device),
-            "positional_scores": torch.zeros(1, device=like.device),
-            "attention": torch.empty(0),
-            "alignment": torch.empty(0),
-            "steps": 0,
-            "history": [],
-        }
+        score = torch.zeros(1, device=like.device)
+        return hypothesis(like.new_tensor([self.eos]), score[0], score)
 
 
 def gad(
@@ -191,7 +184,7 @@ def _finished(hypotheses: Hypotheses, search: SearchSettings, like: Tensor, mode
 
 def _with_steps(output: Decoded, steps: list[int], history: History | None = None) -> Decoded:
     """The hypotheses with what ``--print-step`` and ``--retain-iter-history`` print."""
-    for hypothesis, count, drafts in zip(output, steps, history or [[] for _ in output], strict=True):
-        hypothesis[0]["steps"] = count
-        hypothesis[0]["history"] = [{"tokens": torch.from_numpy(tokens)} for tokens in drafts]
+    for row, count, drafts in zip(output, steps, history or [[] for _ in output], strict=True):
+        row[0]["steps"] = count
+        row[0]["history"] = [{"tokens": torch.from_numpy(tokens)} for tokens in drafts]
     return output

@@ -9,8 +9,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from block_plugins.decoding.host import Array, through_first
+
 Hypothesis = dict[str, Any]
-Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def hypothesis(tokens: Tensor, score: Tensor, positional_scores: Tensor, steps: int = 0) -> Hypothesis:
+    """A hypothesis as fairseq's tools want it, without attention and alignment; ``steps`` is what ``--print-step``
+    prints.
+    """
+    return {
+        "tokens": tokens,
+        "score": score,
+        "positional_scores": positional_scores,
+        "attention": torch.empty(0),
+        "alignment": torch.empty(0),
+        "steps": steps,
+        "history": [],
+    }
 
 
 class Hypotheses:
@@ -73,32 +89,6 @@ class Hypotheses:
         for row, length in enumerate(self.final_length.tolist()):
             scores = all_scores[row, 1 : 1 + length].clone()
             total = scores.sum()
-            output.append(
-                [
-                    {
-                        "tokens": all_tokens[row, 1 : 1 + length],
-                        "score": total / length**length_penalty if normalize_scores else total,
-                        "positional_scores": scores,
-                        "attention": torch.empty(0),
-                        "alignment": torch.empty(0),
-                    }
-                ]
-            )
+            score = total / length**length_penalty if normalize_scores else total
+            output.append([hypothesis(all_tokens[row, 1 : 1 + length], score, scores)])
         return output
-
-
-def through_first(found: Array) -> Array:
-    """For each row of ``found`` ``[b, n]`` the columns up to and including the first true one, n + 1 where none is."""
-    return np.where(found.any(1), found.argmax(1), found.shape[1]) + 1
-
-
-def to_host(*tensors: Tensor) -> list[Array]:
-    """Tensors ``[b, n]``, n of each its own, as arrays; from a GPU all of them in a single copy."""
-    if tensors[0].device.type == "cpu":
-        return [tensor.detach().numpy() for tensor in tensors]
-    joined = torch.cat([tensor.double() for tensor in tensors], dim=1).cpu().numpy()  # holds ids and float32 exactly
-    parts = np.split(joined, np.cumsum([tensor.size(1) for tensor in tensors])[:-1], axis=1)
-    return [
-        part if tensor.is_floating_point() else part.astype(bool if tensor.dtype == torch.bool else np.int64)
-        for part, tensor in zip(parts, tensors, strict=True)
-    ]

@@ -13,7 +13,8 @@ from block_plugins.decoding.acceptance import acceptable, accepted_length
 from block_plugins.decoding.cached_decoder import DecoderState
 from block_plugins.decoding.constraints import Constraints
 from block_plugins.decoding.drafters import DraftState
-from block_plugins.decoding.hypotheses import Array, Hypotheses, through_first, to_host
+from block_plugins.decoding.host import Array, through_first, to_host
+from block_plugins.decoding.hypotheses import Hypotheses
 from block_plugins.decoding.lookahead import Lookahead
 from block_plugins.decoding.settings import SpeculationSettings
 from block_plugins.decoding.statistics import Statistics

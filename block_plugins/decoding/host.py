@@ -1,0 +1,26 @@
+"""Small arrays on the host: what an iteration brings back from the device."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def through_first(found: Array) -> Array:
+    """For each row of ``found`` ``[b, n]`` the columns up to and including the first true one, n + 1 where none is."""
+    return np.where(found.any(1), found.argmax(1), found.shape[1]) + 1
+
+
+def to_host(*tensors: Tensor) -> list[Array]:
+    """Tensors ``[b, n]``, n of each its own, as arrays; from a GPU all of them in a single copy."""
+    if tensors[0].device.type == "cpu":
+        return [tensor.detach().numpy() for tensor in tensors]
+    joined = torch.cat([tensor.double() for tensor in tensors], dim=1).cpu().numpy()  # holds ids and float32 exactly
+    parts = np.split(joined, np.cumsum([tensor.size(1) for tensor in tensors])[:-1], axis=1)
+    return [
+        part if tensor.is_floating_point() else part.astype(bool if tensor.dtype == torch.bool else np.int64)
+        for part, tensor in zip(parts, tensors, strict=True)
+    ]
