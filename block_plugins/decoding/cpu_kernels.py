@@ -52,6 +52,23 @@ class LayerWeights(NamedTuple):
     final_norm_bias: Array
 
 
+class Layers(NamedTuple):
+    """A decoder's layers on the caches of a batch, ``[layers, B, heads, capacity, head_dim]``.
+
+    ``visible [B, S]`` says which source positions count, and is empty where all do.
+    """
+
+    weights: LayerWeights
+    pre_norm: bool
+    activation: int
+    epsilon: float
+    self_keys: Array
+    self_values: Array
+    cross_keys: Array
+    cross_values: Array
+    visible: Array
+
+
 def threads() -> int:
     """How many threads the kernels use: torch's number, as far as Numba has started as many."""
     count = min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS)
@@ -206,104 +223,84 @@ def _attend(
 
 
 @numba.njit(cache=True)
-def store_first_layer(
-    x: Array,
-    batch: Array,
-    positions: Array,
-    weights: LayerWeights,
-    pre_norm: bool,
-    epsilon: float,
-    keys: Array,
-    values: Array,
-    parts: int,
-) -> None:
-    """Writes what the first layer's self-attention makes of ``x [R, d]`` into its cache; see ``run_layers``."""
-    rows, width = x.shape
-    heads, head_dim = keys.shape[2], keys.shape[4]
-    normed = x
-    if pre_norm:
-        normed = np.empty_like(x)
-        _layer_norm(x, weights.self_norm[0], weights.self_norm_bias[0], epsilon, normed)
-    both = np.empty((rows, 2 * width), dtype=x.dtype)
-    _linear(normed, weights.qkv[0, width:], weights.qkv_bias[0, width:], both, parts)
-    for r in range(rows):
-        for h in range(heads):
-            at = h * head_dim
-            keys[0, batch[r], h, positions[r]] = both[r, at : at + head_dim]
-            values[0, batch[r], h, positions[r]] = both[r, width + at : width + at + head_dim]
+def _enter(x: Array, norm: Array, norm_bias: Array, layers: Layers, y: Array) -> None:
+    """``y [R, d]``: what a sublayer reads of the residual stream ``x``, normalised where its norm stands before it."""
+    if layers.pre_norm:
+        _layer_norm(x, norm, norm_bias, layers.epsilon, y)
+    else:
+        y[:] = x
 
 
 @numba.njit(cache=True)
-def run_layers(
-    x: Array,
-    batch: Array,
-    positions: Array,
-    seen: Array,
-    weights: LayerWeights,
-    pre_norm: bool,
-    activation: int,
-    epsilon: float,
-    self_keys: Array,
-    self_values: Array,
-    cross_keys: Array,
-    cross_values: Array,
-    visible: Array,
-    parts: int,
-) -> None:
-    """All layers of a decoder, in place on ``x [R, d]``.
+def _leave(x: Array, norm: Array, norm_bias: Array, layers: Layers, y: Array) -> None:
+    """Adds what a sublayer found, ``y [R, d]``, to the residual stream ``x``, in place."""
+    x += y
+    if not layers.pre_norm:
+        _layer_norm(x, norm, norm_bias, layers.epsilon, x)
+
+
+@numba.njit(cache=True)
+def _remember(both: Array, layer: int, batch: Array, positions: Array, layers: Layers) -> None:
+    """Writes keys and values, side by side in ``both [R, 2d]``, into a layer's self-attention cache."""
+    heads, head_dim = layers.self_keys.shape[2], layers.self_keys.shape[4]
+    width = heads * head_dim
+    for r in range(both.shape[0]):
+        for h in range(heads):
+            at = h * head_dim
+            layers.self_keys[layer, batch[r], h, positions[r]] = both[r, at : at + head_dim]
+            layers.self_values[layer, batch[r], h, positions[r]] = both[r, width + at : width + at + head_dim]
+
+
+@numba.njit(cache=True)
+def store_first_layer(x: Array, batch: Array, positions: Array, layers: Layers, parts: int) -> None:
+    """Writes what the first layer's self-attention makes of ``x [R, d]`` into its cache; see ``run_layers``."""
+    rows, width = x.shape
+    weights = layers.weights
+    normed = np.empty_like(x)
+    _enter(x, weights.self_norm[0], weights.self_norm_bias[0], layers, normed)
+    both = np.empty((rows, 2 * width), dtype=x.dtype)
+    _linear(normed, weights.qkv[0, width:], weights.qkv_bias[0, width:], both, parts)
+    _remember(both, 0, batch, positions, layers)
+
+
+@numba.njit(cache=True)
+def run_layers(x: Array, batch: Array, positions: Array, seen: Array, layers: Layers, parts: int) -> None:
+    """All layers of a decoder, in place on ``x [R, d]``, with ``parts`` threads.
 
     Row r belongs to the batch row ``batch[r]``, stands at ``positions[r]`` of the self-attention's cache and sees its
-    first ``seen[r]`` positions. Caches are ``[layers, B, heads, capacity, head_dim]``; ``visible`` as in ``_attend``.
+    first ``seen[r]`` positions.
     """
     rows, width = x.shape
-    layers, _, heads, capacity, head_dim = self_keys.shape
-    sources = np.full(rows, cross_keys.shape[3])
-    unmasked = np.zeros((0, 0), dtype=visible.dtype)
-    scores = np.empty(max(capacity, cross_keys.shape[3]), dtype=x.dtype)
+    weights = layers.weights
+    capacity, source_width = layers.self_keys.shape[3], layers.cross_keys.shape[3]
+    sources = np.full(rows, source_width)
+    unmasked = np.zeros((0, 0), dtype=layers.visible.dtype)
+    scores = np.empty(max(capacity, source_width), dtype=x.dtype)
     normed = np.empty_like(x)
     qkv = np.empty((rows, 3 * width), dtype=x.dtype)
     mixed = np.empty_like(x)
     query = np.empty_like(x)
     inner = np.empty((rows, weights.fc1.shape[1]), dtype=x.dtype)
-    for layer in range(layers):
-        if pre_norm:
-            _layer_norm(x, weights.self_norm[layer], weights.self_norm_bias[layer], epsilon, normed)
-        else:
-            normed[:] = x
-        _linear(normed, weights.qkv[layer], weights.qkv_bias[layer], qkv, parts)
-        for r in range(rows):
-            for h in range(heads):
-                at = h * head_dim
-                self_keys[layer, batch[r], h, positions[r]] = qkv[r, width + at : width + at + head_dim]
-                self_values[layer, batch[r], h, positions[r]] = qkv[r, 2 * width + at : 2 * width + at + head_dim]
+    for i in range(layers.self_keys.shape[0]):
+        _enter(x, weights.self_norm[i], weights.self_norm_bias[i], layers, normed)
+        _linear(normed, weights.qkv[i], weights.qkv_bias[i], qkv, parts)
+        _remember(qkv[:, width:], i, batch, positions, layers)
         query[:] = qkv[:, :width]
-        _attend(query, self_keys[layer], self_values[layer], batch, seen, unmasked, scores, mixed)
-        _linear(mixed, weights.self_out[layer], weights.self_out_bias[layer], normed, parts)
-        x += normed
-        if not pre_norm:
-            _layer_norm(x, weights.self_norm[layer], weights.self_norm_bias[layer], epsilon, x)
+        _attend(query, layers.self_keys[i], layers.self_values[i], batch, seen, unmasked, scores, mixed)
+        _linear(mixed, weights.self_out[i], weights.self_out_bias[i], normed, parts)
+        _leave(x, weights.self_norm[i], weights.self_norm_bias[i], layers, normed)
 
-        if pre_norm:
-            _layer_norm(x, weights.cross_norm[layer], weights.cross_norm_bias[layer], epsilon, normed)
-        else:
-            normed[:] = x
-        _linear(normed, weights.cross_query[layer], weights.cross_query_bias[layer], query, parts)
-        _attend(query, cross_keys[layer], cross_values[layer], batch, sources, visible, scores, mixed)
-        _linear(mixed, weights.cross_out[layer], weights.cross_out_bias[layer], normed, parts)
-        x += normed
-        if not pre_norm:
-            _layer_norm(x, weights.cross_norm[layer], weights.cross_norm_bias[layer], epsilon, x)
+        _enter(x, weights.cross_norm[i], weights.cross_norm_bias[i], layers, normed)
+        _linear(normed, weights.cross_query[i], weights.cross_query_bias[i], query, parts)
+        _attend(query, layers.cross_keys[i], layers.cross_values[i], batch, sources, layers.visible, scores, mixed)
+        _linear(mixed, weights.cross_out[i], weights.cross_out_bias[i], normed, parts)
+        _leave(x, weights.cross_norm[i], weights.cross_norm_bias[i], layers, normed)
 
-        if pre_norm:
-            _layer_norm(x, weights.final_norm[layer], weights.final_norm_bias[layer], epsilon, normed)
-        else:
-            normed[:] = x
-        _linear(normed, weights.fc1[layer], weights.fc1_bias[layer], inner, parts)
-        _activate(inner, activation)
-        _linear(inner, weights.fc2[layer], weights.fc2_bias[layer], normed, parts)
-        x += normed
-        if not pre_norm:
-            _layer_norm(x, weights.final_norm[layer], weights.final_norm_bias[layer], epsilon, x)
+        _enter(x, weights.final_norm[i], weights.final_norm_bias[i], layers, normed)
+        _linear(normed, weights.fc1[i], weights.fc1_bias[i], inner, parts)
+        _activate(inner, layers.activation)
+        _linear(inner, weights.fc2[i], weights.fc2_bias[i], normed, parts)
+        _leave(x, weights.final_norm[i], weights.final_norm_bias[i], layers, normed)
 
 
 @numba.njit(cache=True)
@@ -314,15 +311,7 @@ def decode_tokens(
     table: Array,
     scale: float,
     position_table: Array,
-    weights: LayerWeights,
-    pre_norm: bool,
-    activation: int,
-    epsilon: float,
-    self_keys: Array,
-    self_values: Array,
-    cross_keys: Array,
-    cross_values: Array,
-    visible: Array,
+    layers: Layers,
     parts: int,
 ) -> Array:
     """The layers' output ``[B * n, d]`` for ``tokens [B, n]`` that stand at ``start [B]`` and behind.
@@ -345,10 +334,7 @@ def decode_tokens(
                 x[r, j] = table[tokens[b, i], j] * factor
             if position_table.shape[0] > 0:
                 x[r] += position_table[min(positions[r], position_table.shape[0] - 1)]
-    run_layers(
-        x, batch, positions, positions + 1, weights, pre_norm, activation, epsilon,
-        self_keys, self_values, cross_keys, cross_values, visible, parts,
-    )  # fmt: skip
+    run_layers(x, batch, positions, positions + 1, layers, parts)
     return x
 
 
@@ -363,15 +349,7 @@ def draft_block(
     table: Array,
     position_table: Array,
     masks: Array,
-    weights: LayerWeights,
-    pre_norm: bool,
-    activation: int,
-    epsilon: float,
-    self_keys: Array,
-    self_values: Array,
-    cross_keys: Array,
-    cross_values: Array,
-    visible: Array,
+    layers: Layers,
     parts: int,
 ) -> Array:
     """A one-layer block drafter's output ``[B * k, d]`` at the ``k`` masks behind each prefix.
@@ -381,7 +359,7 @@ def draft_block(
     last slot is for what nobody sees. The rest as in ``run_layers``.
     """
     rows, width = length.shape[0], table.shape[1]
-    capacity = self_keys.shape[3] - 1
+    capacity = layers.self_keys.shape[3] - 1
     x = np.empty((rows * max(newest, k), width), dtype=table.dtype)
     batch = np.empty(x.shape[0], dtype=np.int64)
     positions = np.empty(x.shape[0], dtype=np.int64)
@@ -395,9 +373,7 @@ def draft_block(
                 x[count] = table[prefix[b, at]] + position_table[at]
             count += 1
     if count > 0:
-        store_first_layer(
-            x[:count], batch[:count], positions[:count], weights, pre_norm, epsilon, self_keys, self_values, parts
-        )
+        store_first_layer(x[:count], batch[:count], positions[:count], layers, parts)
     seen = np.empty(x.shape[0], dtype=np.int64)
     for b in range(rows):
         for i in range(k):
@@ -407,8 +383,5 @@ def draft_block(
             seen[r] = max(1, min(length[b] + room[b], capacity))
             x[r] = masks[b, min(length[b] + i, masks.shape[1] - 1)]
     block = x[: rows * k]
-    run_layers(
-        block, batch[: rows * k], positions[: rows * k], seen[: rows * k], weights, pre_norm, activation, epsilon,
-        self_keys, self_values, cross_keys, cross_values, visible, parts,
-    )  # fmt: skip
+    run_layers(block, batch[: rows * k], positions[: rows * k], seen[: rows * k], layers, parts)
     return block

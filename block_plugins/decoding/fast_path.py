@@ -109,32 +109,28 @@ class BoundKernels:
     """Kernels with everything that stays the same from step to step."""
 
     def __init__(self, kernels: Kernels, past: KVCache, cross: KVCache, visible: Tensor | None) -> None:
-        self.kernels = kernels
         self.batch = np.arange(past.keys.size(1))
         mask = torch.empty(0, 0, dtype=torch.bool) if visible is None else visible[:, 0, 0]
-        self.arrays = tuple(tensor.numpy() for tensor in (past.keys, past.values, cross.keys, cross.values, mask))
+        arrays = (tensor.numpy() for tensor in (past.keys, past.values, cross.keys, cross.values, mask))
+        self.layers = cpu_kernels.Layers(
+            kernels.weights, kernels.pre_norm, kernels.activation, kernels.epsilon, *arrays
+        )
 
     def run(self, x: Tensor, positions: Tensor, seen: Tensor) -> Tensor:
         """As ``LayersState.run``, in place on ``x``."""
-        kernels = self.kernels
         x = x.detach().contiguous()
         cpu_kernels.run_layers(
             x.view(-1, x.size(2)).numpy(),
             self.batch.repeat(x.size(1)),
             positions.numpy().reshape(-1),
             seen.numpy().reshape(-1),
-            kernels.weights,
-            kernels.pre_norm,
-            kernels.activation,
-            kernels.epsilon,
-            *self.arrays,
+            self.layers,
             cpu_kernels.threads(),
         )
         return x
 
     def decode(self, tokens: Tensor, start: Array, capacity: int, embeddings: "Embeddings") -> Tensor:
         """``run`` for ``tokens`` ``[B, n]`` at the positions from ``start`` ``[B]`` on, embedded as well."""
-        kernels = self.kernels
         x = cpu_kernels.decode_tokens(
             tokens.numpy(),
             start,
@@ -142,11 +138,7 @@ class BoundKernels:
             embeddings.table,
             embeddings.scale,
             embeddings.positions,
-            kernels.weights,
-            kernels.pre_norm,
-            kernels.activation,
-            kernels.epsilon,
-            *self.arrays,
+            self.layers,
             cpu_kernels.threads(),
         )
         return torch.from_numpy(x).view(*tokens.shape, -1)
@@ -163,7 +155,6 @@ class BoundKernels:
         masks: Tensor,
     ) -> Tensor:
         """See ``cpu_kernels.draft_block``; ``[B, k, d]``."""
-        kernels = self.kernels
         x = cpu_kernels.draft_block(
             prefix,
             length,
@@ -174,11 +165,7 @@ class BoundKernels:
             embeddings.table,
             embeddings.positions,
             masks.numpy(),
-            kernels.weights,
-            kernels.pre_norm,
-            kernels.activation,
-            kernels.epsilon,
-            *self.arrays,
+            self.layers,
             cpu_kernels.threads(),
         )
         return torch.from_numpy(x).view(len(length), k, -1)
