@@ -43,23 +43,25 @@ def glance(
     masked: Tensor,
     encoder_out: dict[str, list[Tensor]],
     context_p: float,
+    prefix_length: Tensor | None = None,
 ) -> Glanced:
     """Runs the first pass and reveals target tokens.
 
     The random state is put back afterwards, so that the pass that follows draws the same dropout masks.
 
     Args:
-        decoder: gives ``logits_at(tokens, encoder_out, wanted, among)``.
+        decoder: gives ``logits_at(tokens, encoder_out, wanted, among, prefix_length)``.
         prev_output_tokens: ``[B, T]``.
         target: ``[B, T]``, aligned with `prev_output_tokens`.
         masked: ``[B, T]``, the positions to be predicted.
         encoder_out: shared by both passes.
         context_p: see :func:`choose_revealed`.
+        prefix_length: ``[B]``, what stands before the block, for the decoder; None where there are no blocks.
     """
     device = prev_output_tokens.device
     scores = torch.rand(prev_output_tokens.shape, device=device)
     with torch.no_grad(), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        predicted = decoder.logits_at(prev_output_tokens, encoder_out, masked, masked).argmax(dim=-1)
+        predicted = decoder.logits_at(prev_output_tokens, encoder_out, masked, masked, prefix_length).argmax(dim=-1)
         correct = torch.zeros_like(masked)
         correct[masked] = predicted.eq(target[masked])
     revealed = choose_revealed(correct, masked, context_p, scores)

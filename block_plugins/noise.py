@@ -17,6 +17,7 @@ class Corrupted(NamedTuple):
 
     prev_output_tokens: Tensor  # [B, W]
     target: Tensor  # [B, W]
+    prefix_length: Tensor | None = None  # [B] tokens before the block, where there is one
 
 
 def _uniform(target: Tensor, size: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
@@ -57,7 +58,7 @@ def block_mask(
     position = torch.arange(columns, device=target.device)
     in_prefix, in_row = position < cut, position < cut + block_size
     prev_output_tokens = torch.where(in_prefix, padded, torch.where(in_row, unk, pad))
-    return Corrupted(prev_output_tokens, padded.masked_fill(in_prefix | ~in_row, pad))
+    return Corrupted(prev_output_tokens, padded.masked_fill(in_prefix | ~in_row, pad), cut.squeeze(1))
 
 
 def full_mask(target: Tensor, *, pad: int, unk: int) -> Corrupted:

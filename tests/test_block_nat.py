@@ -15,6 +15,7 @@ from fairseq.models import build_model
 from tiny_training import TINY, drafter, make_task, padded
 from torch import Tensor
 
+from block_plugins import noise
 from block_plugins.errors import UserError
 from block_plugins.models.block_nat import BlockNATConfig, BlockNATModel
 from block_plugins.tasks.translation_lev_modified import TranslationLevModifiedTask
@@ -154,6 +155,31 @@ def test_the_last_layer_can_be_computed_at_some_positions_alone(options: dict[st
         expected = model.decoder(tokens, encoder_out)[0][wanted]
         found = model.decoder.logits_at(tokens, encoder_out, wanted, among)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"decoder_normalize_before": True, "decoder_learned_pos": False, "src_embedding_copy": False}]
+)
+def test_blocks_of_a_sentence_taken_together_are_what_they_are_alone(options: dict[str, object]) -> None:
+    symbols = tiny.dictionary(12)
+    model = tiny.drafter(symbols, 3, dropout=0.0, **options).train()
+    sample = tiny.sample(symbols, [5, 2, 7], 1)["net_input"]
+    generator = torch.Generator().manual_seed(2)
+    target = torch.tensor([[5, 6, UNK, 8, 9, EOS], [4, EOS, 1, 1, 1, 1], [9, 8, 7, EOS, 1, 1]])
+    noisy = noise.block_mask(target.repeat_interleave(4, 0), 3, pad=PAD, unk=UNK, max_length=7, generator=generator)
+    length = noisy.prefix_length
+    assert len(set(length.tolist())) > 3
+    together = model(**sample, prev_output_tokens=noisy.prev_output_tokens, target=noisy.target, prefix_length=length)
+    whole = model(**sample, prev_output_tokens=noisy.prev_output_tokens)[0]  # every row by itself
+    scored = noisy.target.ne(PAD)
+    torch.testing.assert_close(together.logits, whole[scored], rtol=0, atol=1e-12)
+    assert together.target.tolist() == noisy.target[scored].tolist()
+    # some of the blocks' tokens revealed, and so not wanted
+    wanted = scored & (torch.rand(scored.shape, generator=generator) < 0.6)
+    revealed = torch.where(scored & ~wanted, noisy.target, noisy.prev_output_tokens)
+    found = model.decoder.logits_at(revealed, model.encoder(**sample), wanted, scored, length)
+    whole = model(**sample, prev_output_tokens=revealed)[0]
+    torch.testing.assert_close(found, whole[wanted], rtol=0, atol=1e-12)
 
 
 def test_padded_source_positions_enter_the_encoder_as_zeros() -> None:

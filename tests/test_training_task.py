@@ -74,7 +74,7 @@ def test_masks_never_reach_beyond_the_decoders_positions() -> None:
     sample = batch([[5]], [[20] * 30])
     seen: list[torch.Tensor] = []
     extract = model.decoder.extract_features
-    model.decoder.extract_features = lambda tokens, out, at: (seen.append(tokens), extract(tokens, out, at))[1]
+    model.decoder.extract_features = lambda tokens, *rest: (seen.append(tokens), extract(tokens, *rest))[1]
     for _ in range(10):
         task.train_step(sample, model, GlatLoss(task, 0.1), optimizer(), update_num=0)
     assert max(tokens.size(1) for tokens in seen) == 33

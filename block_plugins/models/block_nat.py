@@ -197,22 +197,30 @@ class BlockDecoderLayer(transformer_layer.TransformerDecoderLayerBase):
         """Whether the layer is without the options that :meth:`at_positions` doesn't know."""
         return all(part is None for part in (self.c_attn, self.attn_ln, self.ffn_layernorm, self.w_resid))
 
-    def at_positions(self, x: Tensor, at: Tensor, memory: Tensor, memory_padding: Tensor, padding: Tensor) -> Tensor:
-        """The layer's output at the positions ``at [B, n]`` of its input ``x [T, B, d]``: ``[n, B, d]``.
+    def at_positions(
+        self,
+        x: Tensor,
+        context: Tensor,
+        memory: Tensor,
+        memory_padding: Tensor,
+        padding: Tensor | None = None,
+        hidden: Tensor | None = None,
+    ) -> Tensor:
+        """The layer's output ``[n, B, d]`` at the positions alone whose input is ``x [n, B, d]``.
 
-        ``memory [S, B, d]`` is the encoder's output; both paddings, ``[B, S]`` and ``[B, T]``, are true at pads.
+        They attend to ``context [T, B, d]``, the input of all positions, but not where ``padding [B, T]`` or ``hidden
+        [B, n, T]`` is true. ``memory [S, B, d]`` is the encoder's output, with ``memory_padding [B, S]``.
         """
         before = self.normalize_before
-        context = self.self_attn_layer_norm(x) if before else x
-        rows = at.t().unsqueeze(2).expand(-1, -1, x.size(2))
 
         def join(residual: Tensor, added: Tensor, norm: nn.Module) -> Tensor:
             joined = residual + self.dropout_module(added)
             return joined if before else norm(joined)
 
-        residual, query = x.gather(0, rows), context.gather(0, rows)
-        mixed, _ = self.self_attn(query, context, context, key_padding_mask=padding, need_weights=False)
-        residual = join(residual, mixed, self.self_attn_layer_norm)
+        query, context = (self.self_attn_layer_norm(part) if before else part for part in (x, context))
+        mask = None if hidden is None else hidden.repeat_interleave(self.self_attn.num_heads, dim=0)
+        mixed, _ = self.self_attn(query, context, context, key_padding_mask=padding, attn_mask=mask, need_weights=False)
+        residual = join(x, mixed, self.self_attn_layer_norm)
         query = self.encoder_attn_layer_norm(residual) if before else residual
         mixed, _ = self.encoder_attn(query, memory, memory, key_padding_mask=memory_padding)
         residual = join(residual, mixed, self.encoder_attn_layer_norm)
@@ -269,26 +277,93 @@ class BlockDecoder(TransformerDecoderBase):
         for layer in self.layers:
             x = self.dropout_module(x + positions)
             if at is not None and layer is self.layers[-1] and isinstance(layer, BlockDecoderLayer) and layer.plain:
-                x, at = layer.at_positions(x, at, memory, memory_padding, padding), None
+                rows = at.t().unsqueeze(2).expand(-1, -1, x.size(2))
+                x, at = layer.at_positions(x.gather(0, rows), x, memory, memory_padding, padding), None
             else:
                 x, _, _ = layer(x, memory, memory_padding, self_attn_padding_mask=padding)
         x = x.transpose(0, 1)
         if at is not None:
             x = x.gather(1, at.unsqueeze(2).expand(-1, -1, x.size(2)))
+        return self._finished(x), {}
+
+    def _finished(self, x: Tensor) -> Tensor:
+        """The last layer's output ``[..., d]`` as the output layer wants it."""
         if self.layer_norm is not None:
             x = self.layer_norm(x)
         if self.project_out_dim is not None:
             x = self.project_out_dim(x)
-        return x, {}
+        return x
+
+    @property
+    def packs(self) -> bool:
+        """Whether :meth:`logits_at` takes several blocks of a sentence together."""
+        return len(self.layers) == 1 and isinstance(self.layers[0], BlockDecoderLayer) and self.layers[0].plain
+
+    def _block_features(
+        self, prev_output_tokens: Tensor, encoder_out: dict[str, list[Tensor]], prefix_length: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Features ``[R, k, d]`` of the blocks in ``prev_output_tokens [R, T]``, and where they stand, ``[R, k]``.
+
+        For a single layer, and for the R / B blocks of each of B sentences, one after the other: what the layer reads
+        at a position of the prefix is the same for all blocks, so it is computed once for the sentence.
+        """
+        rows, width = prev_output_tokens.shape
+        sentences = encoder_out["encoder_out"][0].size(1)
+        length = prefix_length.unsqueeze(1)
+        size = int((prev_output_tokens.ne(self.padding_idx).sum(1, keepdim=True) - length).max())
+        offset = torch.arange(size, device=length.device)
+        at = (length + offset).clamp(max=width - 1)
+        in_block = (length + offset < width) & prev_output_tokens.gather(1, at).ne(self.padding_idx)
+
+        # of each sentence's prefixes the longest holds all others
+        longest = prefix_length.view(sentences, -1).argmax(1) + torch.arange(
+            0, rows, rows // sentences, device=length.device
+        )
+        tokens = prev_output_tokens[longest, : max(1, int(length.max()))]
+        x, positions = self.embed(tokens, encoder_out)
+        of_block = prev_output_tokens.gather(1, at).view(sentences, -1)
+        block_positions = self.embed_positions(prev_output_tokens)
+        block_positions = block_positions.gather(1, at.unsqueeze(2).expand(-1, -1, block_positions.size(2)))
+        block, block_positions = self.embed(of_block, encoder_out, block_positions.view(sentences, -1, x.size(2)))
+
+        x = self.dropout_module(x + positions)
+        block = self.dropout_module(block + block_positions)
+        # a block sees its own prefix and its own positions
+        visible = torch.arange(x.size(1), device=length.device) < length  # [R, T]
+        visible = visible.view(sentences, -1, 1, x.size(1)).expand(-1, -1, size, -1).flatten(1, 2)
+        own = torch.eye(rows // sentences, dtype=torch.bool, device=length.device)
+        own = own.repeat_interleave(size, 0).repeat_interleave(size, 1) & in_block.view(sentences, 1, -1)
+        itself = torch.eye(own.size(1), dtype=torch.bool, device=own.device)
+        hidden = torch.cat([visible, own | itself], dim=2).logical_not()
+        features = self.layers[0].at_positions(
+            block.transpose(0, 1),
+            torch.cat([x, block], dim=1).transpose(0, 1),
+            encoder_out["encoder_out"][0],
+            encoder_out["encoder_padding_mask"][0],
+            hidden=hidden,
+        )
+        return self._finished(features.transpose(0, 1)).reshape(rows, size, -1), at
 
     def logits_at(
-        self, prev_output_tokens: Tensor, encoder_out: dict[str, list[Tensor]], wanted: Tensor, among: Tensor
+        self,
+        prev_output_tokens: Tensor,
+        encoder_out: dict[str, list[Tensor]],
+        wanted: Tensor,
+        among: Tensor,
+        prefix_length: Tensor | None = None,
     ) -> Tensor:
         """Logits ``[N, V]`` of the N positions where ``wanted [B, T]`` is true, row by row from left to right.
 
         The last layer is computed where ``among [B, T]`` is true, which includes these positions: two passes with the
         same random state drop the same units only if they compute the same positions.
+
+        A decoder that :attr:`packs` takes several rows for each source of ``encoder_out``, one after the other, each of
+        them ``prefix_length [B]`` tokens and a block.
         """
+        if prefix_length is not None and encoder_out["encoder_out"][0].size(1) < prev_output_tokens.size(0):
+            features, at = self._block_features(prev_output_tokens, encoder_out, prefix_length)
+            place = at - prefix_length.unsqueeze(1) == torch.arange(at.size(1), device=at.device)
+            return self.output_layer(features[wanted.gather(1, at) & place])
         count = max(1, int(among.sum(1).max()))
         # the positions of each row that are to be computed first, in their order
         at = among.logical_not().long().sort(dim=1, stable=True).indices[:, :count]
@@ -373,16 +448,19 @@ class BlockNATModel(TransformerModelBase):
         prev_output_tokens: Tensor,
         target: Tensor | None = None,
         context_p: float | None = None,
+        prefix_length: Tensor | None = None,
     ) -> Any:
         """Without `target`: logits ``[B, T, V]`` and an empty dictionary, as any fairseq encoder-decoder model
         returns them.
 
         With ``target [B, T]`` (pad where nothing is to be predicted): a :class:`BlockLoss` with the logits of the
-        scored positions only. In training, `context_p` turns glancing on.
+        scored positions only. In training, `context_p` turns glancing on. ``prefix_length [B]`` is how many tokens
+        stand before the block, where the decoder's inputs are a prefix and a block.
         """
         encoder_out = self.encoder(src_tokens, src_lengths=src_lengths)
         blocks = prev_output_tokens.size(0) // max(src_tokens.size(0), 1)
-        if blocks > 1:  # several decoder inputs for each source, one after the other
+        if blocks > 1 and (target is None or prefix_length is None or not self.decoder.packs):
+            # several decoder inputs for each source, one after the other
             rows = torch.arange(src_tokens.size(0), device=src_tokens.device).repeat_interleave(blocks)
             encoder_out = self.encoder.reorder_encoder_out(encoder_out, rows)
         if target is None:
@@ -390,11 +468,13 @@ class BlockNATModel(TransformerModelBase):
 
         scored = in_block = target.ne(self.decoder.padding_idx)
         correct = glanced = scored.new_zeros((), dtype=torch.long)
-        if self.training and context_p is not None:
-            result = glance(self.decoder, prev_output_tokens, target, scored, encoder_out, context_p)
+        if self.training and context_p:
+            result = glance(self.decoder, prev_output_tokens, target, scored, encoder_out, context_p, prefix_length)
             prev_output_tokens, scored = result.prev_output_tokens, result.masked
             correct, glanced = result.correct, result.glanced
-        logits = self.decoder.logits_at(prev_output_tokens, encoder_out, scored, in_block)
+        logits = self.decoder.logits_at(prev_output_tokens, encoder_out, scored, in_block, prefix_length)
+        if context_p == 0.0:  # nothing is revealed, so this pass is what a first pass would have seen
+            correct, glanced = logits.argmax(dim=-1).eq(target[scored]).sum(), scored.sum()
         return BlockLoss(logits, target[scored], correct, glanced)
 
 

@@ -325,6 +325,8 @@ class TranslationLevModifiedTask(TranslationTask):
         else:
             result = noise.random_delete(target, pad=pad, eos=self.tgt_dict.eos(), generator=generator)
         net_input = {**sample["net_input"], "prev_output_tokens": result.prev_output_tokens}
+        if result.prefix_length is not None:
+            net_input["prefix_length"] = result.prefix_length
         return {**sample, "net_input": net_input, "target": result.target}
 
     def train_step(
