@@ -5,7 +5,7 @@ import torch
 
 from block_plugins.decoding.constraints import Constraints
 from block_plugins.decoding.drafters import DraftState
-from block_plugins.decoding.host import to_host
+from block_plugins.decoding.host import best, to_host
 from block_plugins.decoding.hypotheses import Hypotheses
 from block_plugins.decoding.statistics import Statistics
 
@@ -26,8 +26,8 @@ def draft_all(
         length = hypotheses.length
         with statistics.phase("draft", device):
             draft = drafter.propose(hypotheses.prefix(), length, block_size, block_size)
-            scores, best = constraints.log_probs(draft.logits, length).max(-1)  # [b, k] each
-            tokens, token_scores = to_host(best, scores)
+            scores, own = best(constraints.log_probs(draft.logits, length))  # [b, k] each
+            tokens, token_scores = to_host(own, scores)
         blocks[hypotheses.rows] += 1
         statistics.iterations += hypotheses.open
         committed, keep = hypotheses.commit(tokens, token_scores, np.full(hypotheses.open, block_size))

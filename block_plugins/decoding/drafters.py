@@ -19,7 +19,7 @@ from block_plugins.decoding.cached_decoder import (
     why_not_cached,
 )
 from block_plugins.decoding.fast_path import MAX_ROWS, Embeddings
-from block_plugins.decoding.host import Array
+from block_plugins.decoding.host import Array, best
 from block_plugins.decoding.int8 import Int8Linear
 
 
@@ -139,7 +139,7 @@ class BlockDraftState:
         room = (owner.positions - length).clip(0, k)
         logits = owner.project(self.features(prefix, length, min(newest, prefix.shape[1]), room, k))
         logits[..., owner.pad] = float("-inf")
-        return Draft(logits.argmax(-1), logits, room)
+        return Draft(best(logits)[1], logits, room)
 
     def features(self, prefix: Array, length: Array, newest: int, room: Array, k: int) -> Tensor:
         """Finished features ``[B, k, d]`` of ``k`` masks behind each prefix; row b has room for ``room[b]`` of them."""

@@ -5,7 +5,7 @@ import torch
 
 from block_plugins.decoding.cached_decoder import DecoderState
 from block_plugins.decoding.constraints import Constraints
-from block_plugins.decoding.host import to_host
+from block_plugins.decoding.host import best, to_host
 from block_plugins.decoding.hypotheses import Hypotheses
 from block_plugins.decoding.statistics import Statistics
 
@@ -19,10 +19,10 @@ def greedy(
         with statistics.phase("verify", device):
             last = torch.from_numpy(hypotheses.last()).to(device)
             logits = verifier.step(last.unsqueeze(1), hypotheses.length)
-            scores, tokens = constraints.log_probs(logits, hypotheses.length).max(-1)  # [b, 1] each
-            best, best_scores = to_host(tokens, scores)
+            scores, tokens = best(constraints.log_probs(logits, hypotheses.length))  # [b, 1] each
+            own_tokens, own_scores = to_host(tokens, scores)
         statistics.tokens += hypotheses.open
-        _, keep = hypotheses.commit(best, best_scores, np.ones(hypotheses.open, dtype=np.int64))
+        _, keep = hypotheses.commit(own_tokens, own_scores, np.ones(hypotheses.open, dtype=np.int64))
         if keep is not None:
             rows = torch.from_numpy(keep).to(device)
             verifier.select(rows)

@@ -13,7 +13,7 @@ from block_plugins.decoding.acceptance import acceptable, accepted_length
 from block_plugins.decoding.cached_decoder import DecoderState
 from block_plugins.decoding.constraints import Constraints
 from block_plugins.decoding.drafters import DraftState
-from block_plugins.decoding.host import Array, through_first, to_host
+from block_plugins.decoding.host import Array, best, through_first, to_host
 from block_plugins.decoding.hypotheses import Hypotheses
 from block_plugins.decoding.lookahead import Lookahead
 from block_plugins.decoding.settings import SpeculationSettings
@@ -54,18 +54,18 @@ def speculate(
 
         with statistics.phase("verify", device):
             scores = constraints.log_probs(verifier.step(inputs, length), length)
-            best_scores, best = scores.max(-1)  # [b, k + 1]
+            best_scores, own = best(scores)  # [b, k + 1]
             if k == 0:
-                tokens, token_scores = to_host(best, best_scores)
+                tokens, token_scores = to_host(own, best_scores)
                 accepted = np.zeros_like(length)
             else:
                 if settings.beta == 1:
-                    draft_tokens, tokens, token_scores = to_host(drafted, best, best_scores)
+                    draft_tokens, tokens, token_scores = to_host(drafted, own, best_scores)
                     kept = draft_tokens == tokens[:, :k]
                 else:
-                    may_keep, own = acceptable(scores, drafted, settings.beta, settings.tau)
+                    may_keep, draft_scores = acceptable(scores, drafted, settings.beta, settings.tau)
                     draft_tokens, tokens, token_scores, kept, own_scores = to_host(
-                        drafted, best, best_scores, may_keep, own
+                        drafted, own, best_scores, may_keep, draft_scores
                     )
                 # what stands behind a drafted EOS can never be committed, nor what is beyond the length limit
                 sent = np.minimum(through_first(draft_tokens == hypotheses.eos), constraints.max_len - length)
