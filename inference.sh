@@ -17,11 +17,12 @@
 # BEAM       beam of the strategies fairseq and left2right (5)
 # LOOKAHEAD  how much of a block is verified: auto (as much as pays, with BETA=1) or constant (all)
 # DRAFTER_DTYPE   precision of the drafter: same (as the verifier's), fp32, bf16, int8 (CPU)
+# CUDA_GRAPHS=1   launches the decoders' layers as CUDA graphs (GPU; not tried on one yet)
 # MAX_LEN_A, MAX_LEN_B   at most A * source length + B tokens (fairseq's defaults: 0, 200)
 # STATS      file for the statistics of decoding, JSON
 # LOG        file for all that fairseq prints
 # BUFFER     lines read and sorted by length before batches are made (2000)
-# CPU=1      decodes on the CPU;  FP16=1  in half precision (GPU only)
+# CPU=1      decodes on the CPU;  FP16=1  in half precision (GPU only);  BF16=1  in bfloat16
 # PYTHON_BIN folder with fairseq's commands (default: the active environment, else .venv)
 #
 # A line that is longer than the models' positions stops the run; with --skip-invalid-size-inputs-valid-test its translation is an
@@ -46,7 +47,8 @@ need_folder "$DATA" "the folder with the dictionaries (DATA)"
 need_file "$INPUT" "the source text (INPUT)"
 need_folder "$(dirname "$OUTPUT")" "the folder for the translation (OUTPUT)"
 
-FLAGS=(--strategy "$STRATEGY" --block-size "$BLOCK")
+# one process, also where there are several GPUs
+FLAGS=(--distributed-world-size 1 --strategy "$STRATEGY" --block-size "$BLOCK")
 case $STRATEGY in
 gad | drafter)
     need DRAFTER "the drafter's checkpoint"
@@ -70,6 +72,8 @@ esac
 [ -z "${STATS:-}" ] || FLAGS+=(--stats-path "$STATS")
 [ "${CPU:-0}" != 1 ] || FLAGS+=(--cpu)
 [ "${FP16:-0}" != 1 ] || FLAGS+=(--fp16)
+[ "${BF16:-0}" != 1 ] || FLAGS+=(--bf16)
+[ "${CUDA_GRAPHS:-0}" != 1 ] || FLAGS+=(--cuda-graphs)
 need_fairseq fairseq-interactive
 
 WORK=$(mktemp -d)

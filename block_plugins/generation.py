@@ -16,6 +16,8 @@ from fairseq.dataclass.configs import GenerationConfig
 
 from block_plugins import checkpoints, dictionaries
 from block_plugins.decoding import generator
+from block_plugins.decoding.cached_decoder import DecoderLayers, why_not_cached
+from block_plugins.decoding.cuda_graphs import GraphedLayers
 from block_plugins.decoding.drafters import BlockDrafter
 from block_plugins.decoding.settings import BeamSettings, SearchSettings, SpeculationSettings
 from block_plugins.decoding.statistics import Statistics
@@ -96,6 +98,8 @@ def check_numbers(cfg: Any) -> None:
         raise UserError(f"--tau must not be negative, but is {cfg.tau}")
     if str(cfg.drafter_dtype) != "same" and cfg.strategy not in ("gad", "drafter"):
         raise UserError(f"--drafter-dtype: --strategy {cfg.strategy} has no drafter; leave the option out")
+    if cfg.cuda_graphs and cfg.strategy == "fairseq":
+        raise UserError("--cuda-graphs: --strategy fairseq is fairseq's own search; leave the option out")
     if not cfg.beam_start > -1:
         raise UserError(f"--beam-start must be more than -1, not {cfg.beam_start}")
     if 0 <= cfg.beam_max < cfg.beam_min:
@@ -167,29 +171,34 @@ def build_generator(task: Any, models: list[Any], options: Any, fairseq_generato
     refuse_what_is_not_honoured(options, cfg.strategy)
     search = _search_settings(task.target_dictionary, options)
     model = models[0]
+    layers = GraphedLayers if cfg.cuda_graphs else DecoderLayers
+    if cfg.cuda_graphs:
+        _check_graphed(model)
     if cfg.strategy == "fairseq":
         decode = generator.fairseq_search(fairseq_generator)
     elif cfg.strategy == "AR":
-        decode = generator.autoregressive(model, search)
+        decode = generator.autoregressive(model, search, layers)
     elif cfg.strategy == "left2right":
         beam = _beam_settings(cfg, options)
-        several = beam.size > 1
-        decode = (
-            generator.left_to_right_beam(model, search, beam) if several else generator.autoregressive(model, search)
-        )
+        if beam.size > 1:
+            decode = generator.left_to_right_beam(model, search, beam, layers)
+        else:
+            decode = generator.autoregressive(model, search, layers)
     else:
         verifier = None
         if cfg.strategy == "gad":
             verifier = checkpoints.load_model(cfg.AR_path, "--AR-path", task)
             parameter = next(model.parameters())
             verifier.to(device=parameter.device, dtype=parameter.dtype)
-        drafter = _block_drafter(model, cfg, search, verifier)
+            if cfg.cuda_graphs:
+                _check_graphed(verifier)
+        drafter = _block_drafter(model, cfg, search, verifier, layers)
         if verifier is None:
             decode = generator.drafter_alone(drafter, model, search, cfg.block_size)
         else:
             keep_drafts = bool(getattr(options, "retain_iter_history", False))
             speculation = SpeculationSettings(cfg.block_size, cfg.beta, cfg.tau, keep_drafts, str(cfg.lookahead))
-            decode = generator.gad(drafter, verifier, search, speculation)
+            decode = generator.gad(drafter, verifier, search, speculation, layers)
     return generator.Generator(decode, search.pad, search.eos)
 
 
@@ -239,7 +248,11 @@ def _beam_settings(cfg: Any, options: Any) -> BeamSettings:
 
 
 def _block_drafter(
-    model: torch.nn.Module, cfg: Any, search: SearchSettings, verifier: torch.nn.Module | None
+    model: torch.nn.Module,
+    cfg: Any,
+    search: SearchSettings,
+    verifier: torch.nn.Module | None,
+    layers: type[DecoderLayers],
 ) -> BlockDrafter:
     if not isinstance(model, BlockNATModel):
         raise UserError("--path: the drafter has to be a block model (--arch block)")
@@ -252,7 +265,13 @@ def _block_drafter(
         raise UserError("--drafter-dtype int8 is for the CPU: give --cpu, or leave it out")
     if dtype in ("fp32", "bf16"):
         model.to(torch.float32 if dtype == "fp32" else torch.bfloat16)
-    return BlockDrafter(model, search.pad, search.unk, search.eos, verifier, int8)
+    return BlockDrafter(model, search.pad, search.unk, search.eos, verifier, int8, layers)
+
+
+def _check_graphed(model: Any) -> None:
+    reason = why_not_cached(model.decoder)
+    if reason is not None:
+        raise UserError(f"--cuda-graphs: no graphs for this model ({reason}); leave the option out")
 
 
 def _flag(name: str) -> str:

@@ -16,7 +16,7 @@ import pytest
 import torch
 from fairseq_tools import PLUGIN, column, run, succeed
 
-from block_plugins import checkpoints
+from block_plugins import checkpoints, generation
 from block_plugins.errors import UserError
 
 SOURCE = """the cat sees a dog
@@ -210,6 +210,26 @@ def test_a_drafter_configured_by_hydra(job: Job, tmp_path: Path) -> None:
     assert [fields[1] for _, fields in sorted(column(output, "H").items())] == TARGET.splitlines()
 
 
+@pytest.mark.parametrize("strategy", ["gad", "fairseq"])
+def test_bfloat16_is_honoured(
+    job: Job, strategy: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    built = generation.build_generator
+
+    def checked(task: Any, models: list[Any], *rest: Any) -> Any:
+        assert next(models[0].parameters()).dtype == torch.bfloat16
+        return built(task, models, *rest)
+
+    monkeypatch.setattr(generation, "build_generator", checked)
+    options = job.gad() if strategy == "gad" else job.alone(strategy, "--beam", 1)
+    words = [str(word) for word in options]
+    at = words.index("--user-dir")
+    monkeypatch.setattr(sys, "argv", ["fairseq", *words[:at], *words[at + 2 :], "--bf16"])
+    fairseq_cli.generate.cli_main()
+    found = column(capsys.readouterr().out, "H")
+    assert [found[n][1] for n in range(12)] == TARGET.splitlines()
+
+
 # Errors. They are raised before or while a tool runs, so the tool can run in this process, which saves its start.
 
 
@@ -327,8 +347,10 @@ def test_numbers_out_of_range(job: Job, fails: Callable[..., str]) -> None:
     assert "--shard-id" in fails(*job.gad("--num-shards", 2, "--shard-id", 2))
 
 
-def test_fp16_on_the_cpu(job: Job, fails: Callable[..., str]) -> None:
-    assert "--fp16" in fails(*job.gad("--fp16"))
+def test_what_needs_a_gpu(job: Job, fails: Callable[..., str]) -> None:
+    assert "--fp16 needs a GPU" in fails(*job.gad("--fp16"))
+    assert "--cuda-graphs needs a GPU: leave it out on the CPU" in fails(*job.gad("--cuda-graphs"))
+    assert "--cuda-graphs: --strategy fairseq" in fails(*job.alone("fairseq", "--cuda-graphs"))
 
 
 @pytest.mark.parametrize(

@@ -60,11 +60,13 @@ class StepDecoder(Protocol):
         ...
 
 
-def open_decoder(encoder: FairseqEncoder, decoder: FairseqDecoder) -> StepDecoder:
-    """The fastest step function that reproduces ``decoder`` exactly."""
+def open_decoder(
+    encoder: FairseqEncoder, decoder: FairseqDecoder, layers: "type[DecoderLayers] | None" = None
+) -> StepDecoder:
+    """The fastest step function that reproduces ``decoder`` exactly; ``layers`` is how a cached one runs them."""
     reason = why_not_cached(decoder)
     if reason is None:
-        return CachedDecoder(decoder)
+        return CachedDecoder(decoder, layers or DecoderLayers)
     logger.warning("no cache for this verifier (%s): every step recomputes the whole prefix, which is slower", reason)
     return RecomputingDecoder(encoder, decoder)
 
@@ -208,6 +210,24 @@ class LayersState:
             x = layer.finish(x, mixed, self.cross.keys[index], self.cross.values[index], self.visible)
         return x
 
+    def reread(self, x: Tensor, added: Tensor, known: Tensor, at: Tensor) -> Tensor:
+        """The layers' output ``[B, k, d]`` at the positions ``at`` ``[B, k]`` of ``x`` ``[B, T, d]``, without a past.
+
+        ``added`` ``[B, T, d]`` is added before every layer. All positions see those that are ``known`` ``[B, T]``.
+        """
+        last = len(self.owner.layers) - 1
+        for index, layer in enumerate(self.owner.layers):
+            x = x + added
+            query, key, value = layer.project_heads(x)  # [B, T, heads, head_dim]
+            if index == last:
+                x = columns(x, at)
+                query = columns(query.flatten(2), at).unflatten(2, query.shape[2:])
+            mixed = F.scaled_dot_product_attention(
+                query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), attn_mask=known[:, None, None, :]
+            )
+            x = layer.finish(x, mixed, self.cross.keys[index], self.cross.values[index], self.visible)
+        return x
+
     def store(self, x: Tensor, positions: Tensor) -> None:
         """Writes the first layer's keys and values of ``x`` ``[B, n, d]`` at ``positions`` ``[B, n]``, nothing more."""
         _, key, value = self.owner.layers[0].project_heads(x)
@@ -225,10 +245,10 @@ class LayersState:
 class CachedDecoder:
     """Runs a fairseq Transformer decoder over static caches, in evaluation mode (no dropout)."""
 
-    def __init__(self, decoder: TransformerDecoderBase) -> None:
+    def __init__(self, decoder: TransformerDecoderBase, layers: type[DecoderLayers] = DecoderLayers) -> None:
         self.decoder = decoder
         self.positions = decoder.max_positions()
-        self.layers = DecoderLayers(decoder)
+        self.layers = layers(decoder)
         self.project = output_projection(decoder)
         self.position_table = None if decoder.embed_positions is None else position_table(decoder)
         self.embeddings: fast_path.Embeddings | None = None
@@ -393,6 +413,11 @@ def position_table(decoder: TransformerDecoderBase) -> Tensor:
     if weights.size(0) < first + size:
         weights = SinusoidalPositionalEmbedding.get_embedding(first + size, module.embedding_dim, module.padding_idx)
     return weights[first : first + size].to(decoder.embed_tokens.weight)
+
+
+def columns(x: Tensor, at: Tensor) -> Tensor:
+    """The positions ``at`` ``[B, k]`` of ``x`` ``[B, T, d]``."""
+    return x.gather(1, at.unsqueeze(2).expand(-1, -1, x.size(2)))
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:

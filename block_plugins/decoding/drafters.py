@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from block_plugins.decoding.cached_decoder import (
     DecoderLayers,
     EncoderOut,
+    columns,
     finish,
     output_projection,
     position_table,
-    project_memory,
     why_not_cached,
 )
 from block_plugins.decoding.fast_path import MAX_ROWS, Embeddings
@@ -80,10 +80,12 @@ class BlockDrafter:
         eos: int,
         verifier: FairseqEncoderDecoderModel | None = None,
         int8: bool = False,
+        layers: type[DecoderLayers] = DecoderLayers,
     ) -> None:
         """Where ``verifier`` has the very encoder that the drafter has, that encoder runs once for both.
 
         With ``int8`` the output projection, which is most of the weights of a shallow drafter, is computed in 8 bits.
+        ``layers`` is how the decoder's layers are run.
         """
         self.encoder = model.encoder
         self.shares_encoder = verifier is not None and same_encoder(model.encoder, verifier.encoder)
@@ -91,6 +93,7 @@ class BlockDrafter:
         self.positions = model.decoder.max_positions()
         self.pad, self.unk, self.eos = pad, unk, eos
         self.plain = why_not_cached(model.decoder) is None
+        self.kind_of_layers = layers
         self.int8: Int8Linear | None = None
         if int8 and isinstance(model.decoder.output_projection, nn.Linear):
             self.int8 = Int8Linear(model.decoder.output_projection)
@@ -118,7 +121,7 @@ class BlockDrafter:
         if versions != self._versions:
             self._versions = versions
             self.project = self.int8 or output_projection(self.decoder)
-            self.layers = DecoderLayers(self.decoder) if self.plain else None
+            self.layers = self.kind_of_layers(self.decoder) if self.plain else None
             self.position_table = position_table(self.decoder)
             self.embeddings: Embeddings | None = None
             if self.layers is not None and self.layers.kernels and self.decoder.layernorm_embedding is None:
@@ -144,7 +147,7 @@ class BlockDraftState:
     def features(self, prefix: Array, length: Array, newest: int, room: Array, k: int) -> Tensor:
         """Finished features ``[B, k, d]`` of ``k`` masks behind each prefix; row b has room for ``room[b]`` of them."""
         tokens, at = self.side_by_side(prefix, length, room, k)
-        return _rows(self.owner.decoder.extract_features(tokens, self.encoder_out)[0], at)
+        return columns(self.owner.decoder.extract_features(tokens, self.encoder_out)[0], at)
 
     def side_by_side(self, prefix: Array, length: Array, room: Array, k: int) -> tuple[Tensor, Tensor]:
         """The decoder's input ``[prefix, masks, pad]`` ``[B, T]``, and where the masks stand, ``[B, k]``."""
@@ -173,34 +176,19 @@ class RereadingDraftState(BlockDraftState):
 
     def __init__(self, owner: BlockDrafter, encoder_out: EncoderOut, layers: DecoderLayers) -> None:
         super().__init__(owner, encoder_out)
-        self.layers = layers
-        self.cross, self.visible = project_memory(layers.layers, encoder_out)
+        self.state = layers.start(encoder_out, 0)
 
     def features(self, prefix: Array, length: Array, newest: int, room: Array, k: int) -> Tensor:
         """See ``BlockDraftState.features``."""
         tokens, at = self.side_by_side(prefix, length, room, k)
         decoder = self.owner.decoder
         x, positions = decoder.embed(tokens, self.encoder_out)
-        known = ~tokens.eq(self.owner.pad)[:, None, None, :]  # [B, 1, 1, T]
-        last = len(decoder.layers) - 1
-        for index, layer in enumerate(self.layers.layers):
-            x = x + positions
-            query, key, value = layer.project_heads(x)  # [B, T, heads, head_dim]
-            if index == last:
-                x = _rows(x, at)
-                query = _rows(query.flatten(2), at).unflatten(2, query.shape[2:])
-            mixed = F.scaled_dot_product_attention(
-                query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), attn_mask=known
-            )
-            x = layer.finish(x, mixed, self.cross.keys[index], self.cross.values[index], self.visible)
-        return finish(decoder, x)
+        return finish(decoder, self.state.reread(x, positions, tokens.ne(self.owner.pad), at))
 
     def select(self, rows: Tensor) -> None:
         """See ``DraftState.select``."""
         super().select(rows)
-        self.cross.select(rows)
-        if self.visible is not None:
-            self.visible = self.visible.index_select(0, rows)
+        self.state.select(rows)
 
 
 class PrefixCachingDraftState(BlockDraftState):
@@ -229,7 +217,7 @@ class PrefixCachingDraftState(BlockDraftState):
             tokens = torch.from_numpy(prefix).to(self.device).gather(1, at.clamp(max=prefix.shape[1] - 1))
             self.state.store(self._embed(tokens, at), at)
         at = start + torch.arange(k, device=self.device)  # [B, k]
-        x = _rows(masks, at.clamp(max=masks.size(1) - 1))
+        x = columns(masks, at.clamp(max=masks.size(1) - 1))
         end = start + torch.from_numpy(room).to(self.device).unsqueeze(1)
         at = torch.where(at < end, at, self.capacity)
         # a row without room for a draft sees something all the same; nobody reads what it drafts
@@ -272,8 +260,3 @@ def same_encoder(one: FairseqEncoder, other: FairseqEncoder) -> bool:
     probe = torch.arange(size - min(size, 8), size, device=device).unsqueeze(0)
     outputs = [encoder(probe, src_lengths=probe.new_tensor([probe.size(1)])) for encoder in (one, other)]
     return all(torch.equal(outputs[0][key][0], outputs[1][key][0]) for key in ("encoder_out", "encoder_embedding"))
-
-
-def _rows(x: Tensor, at: Tensor) -> Tensor:
-    """The positions ``at`` ``[B, k]`` of ``x`` ``[B, T, d]``."""
-    return x.gather(1, at.unsqueeze(2).expand(-1, -1, x.size(2)))

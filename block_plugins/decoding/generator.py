@@ -10,7 +10,7 @@ from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor
 
 from block_plugins.decoding.beam_search import beam_search
-from block_plugins.decoding.cached_decoder import open_decoder
+from block_plugins.decoding.cached_decoder import DecoderLayers, open_decoder
 from block_plugins.decoding.constraints import Constraints
 from block_plugins.decoding.drafter_only import draft_all
 from block_plugins.decoding.drafters import Drafter
@@ -75,10 +75,14 @@ class Generator:
 
 
 def gad(
-    drafter: Drafter, verifier: FairseqEncoderDecoderModel, search: SearchSettings, speculation: SpeculationSettings
+    drafter: Drafter,
+    verifier: FairseqEncoderDecoderModel,
+    search: SearchSettings,
+    speculation: SpeculationSettings,
+    layers: type[DecoderLayers] = DecoderLayers,
 ) -> DecodeFunction:
     """Block-speculative decoding: the verifier's output (beta 1), or close to it (top-beta within tau)."""
-    step_decoder = open_decoder(verifier.encoder, verifier.decoder)
+    step_decoder = open_decoder(verifier.encoder, verifier.decoder, layers)
     # With beta > 1 the text depends on how much of a draft is verified, and must not depend on measured times.
     auto = speculation.lookahead == "auto" and speculation.beta == 1
     lookahead: Lookahead = (AutoLookahead if auto else ConstantLookahead)(speculation.block_size)
@@ -100,9 +104,11 @@ def gad(
     return decode
 
 
-def autoregressive(verifier: FairseqEncoderDecoderModel, search: SearchSettings) -> DecodeFunction:
+def autoregressive(
+    verifier: FairseqEncoderDecoderModel, search: SearchSettings, layers: type[DecoderLayers] = DecoderLayers
+) -> DecodeFunction:
     """The verifier's greedy output, one token a step."""
-    step_decoder = open_decoder(verifier.encoder, verifier.decoder)
+    step_decoder = open_decoder(verifier.encoder, verifier.decoder, layers)
 
     def decode(src_tokens: Tensor, src_lengths: Tensor, prefix: Tensor | None, statistics: Statistics) -> Decoded:
         max_len = _max_len(search, src_tokens, step_decoder.positions)
@@ -117,10 +123,13 @@ def autoregressive(verifier: FairseqEncoderDecoderModel, search: SearchSettings)
 
 
 def left_to_right_beam(
-    verifier: FairseqEncoderDecoderModel, search: SearchSettings, beam: BeamSettings
+    verifier: FairseqEncoderDecoderModel,
+    search: SearchSettings,
+    beam: BeamSettings,
+    layers: type[DecoderLayers] = DecoderLayers,
 ) -> DecodeFunction:
     """Beam search with alive and finished pools."""
-    step_decoder = open_decoder(verifier.encoder, verifier.decoder)
+    step_decoder = open_decoder(verifier.encoder, verifier.decoder, layers)
 
     def decode(src_tokens: Tensor, src_lengths: Tensor, prefix: Tensor | None, statistics: Statistics) -> Decoded:
         max_len = _max_len(search, src_tokens, step_decoder.positions)

@@ -10,6 +10,9 @@ from typing import Protocol
 _WEIGHT = 0.2
 """How much a new measurement counts in a running mean."""
 
+_OUTLIER = 2.0
+"""No measurement counts for more than so many times the mean."""
+
 _FORGET = 0.99
 """What older drafts count for, one iteration later."""
 
@@ -64,6 +67,7 @@ class AutoLookahead:
         self.kept = [0.0] * block_size  # and those of them whose token here was kept as well
         self.seconds: dict[tuple[int, int], float] = {}  # by size of the batch and length
         self.measured: dict[tuple[int, int], int] = {}
+        self.tried: set[tuple[int, int]] = set()  # a first time doesn't count: kernels are compiled or recorded then
         self.iteration = 0
 
     def choose(self, rows: int) -> int:
@@ -88,9 +92,12 @@ class AutoLookahead:
     def record(self, rows: int, length: int, committed: Sequence[int], seconds: float) -> None:
         """See ``Lookahead.record``."""
         key = rows.bit_length(), length
-        known = self.seconds.get(key)
-        self.seconds[key] = seconds if known is None else known + _WEIGHT * (seconds - known)
-        self.measured[key] = self.iteration
+        if key not in self.tried:
+            self.tried.add(key)
+        else:
+            known = self.seconds.get(key, seconds)
+            self.seconds[key] = known + _WEIGHT * (min(seconds, _OUTLIER * known) - known)
+            self.measured[key] = self.iteration
         ended = Counter(committed)  # rows by the tokens they got
         reached = len(committed)
         for position in range(length):

@@ -94,6 +94,10 @@ class TranslationLevModifiedConfig(TranslationConfig):
             "output projection (CPU)"
         },
     )
+    cuda_graphs: bool = field(
+        default=False,
+        metadata={"help": "launch the decoders' layers as CUDA graphs, recorded once for each shape (GPU)"},
+    )
     beam_start: float = field(
         default=5.0, metadata={"help": "left2right: a score is divided by ((START + length) / (START + 1)) ^ ALPHA"}
     )
@@ -150,6 +154,7 @@ class TranslationLevModifiedTask(TranslationTask):
         super().__init__(cfg, src_dict, tgt_dict)
         self.trains = False
         self.generates = False
+        self.bf16 = False
         self.verifier_positions = (float("inf"), float("inf"))
         self.lines_read = 0  # of all earlier buffers of fairseq-interactive
         self.first_line = 0
@@ -188,8 +193,11 @@ class TranslationLevModifiedTask(TranslationTask):
     def _check_everything(self, everything: Any) -> None:
         """Raises ``UserError`` for options and checkpoints that don't fit together, as far as the task can see them."""
         common = everything.get("common")
-        if common is not None and common.fp16 and (common.cpu or not torch.cuda.is_available()):
+        on_cpu = common is not None and (common.cpu or not torch.cuda.is_available())
+        if on_cpu and common.fp16:
             raise UserError("--fp16 needs a GPU: leave it out on the CPU (to train faster there: --cpu-autocast bf16)")
+        if on_cpu and self.cfg.cuda_graphs:
+            raise UserError("--cuda-graphs needs a GPU: leave it out on the CPU")
         if everything.get("dataset") is not None and everything.dataset.required_batch_size_multiple > 1:
             # fairseq leaves out a last batch whose size is no multiple of this: lines of output would be missing
             everything.dataset.required_batch_size_multiple = 1
@@ -197,6 +205,7 @@ class TranslationLevModifiedTask(TranslationTask):
         if path is None:
             return
         self.generates = True
+        self.bf16 = common is not None and bool(common.bf16)
         generation.check_shards(everything.dataset.num_shards, everything.dataset.shard_id)
         distributed, shards = everything.distributed_training, everything.dataset
         if distributed.distributed_init_method is None:
@@ -271,6 +280,9 @@ class TranslationLevModifiedTask(TranslationTask):
         """fairseq's generator for ``--strategy fairseq``, otherwise this plugin's."""
         if self.cfg.eval_bleu and isinstance(models[0], BlockNATModel):
             self.cfg.strategy = "drafter"  # a drafter in training is validated by its own text: there is no verifier
+        if self.bf16:  # fairseq's tools for decoding know --fp16 only
+            for model in models:
+                model.to(torch.bfloat16)
         fairseq_generator = None
         if self.cfg.strategy == "fairseq":
             fairseq_generator = super().build_generator(
