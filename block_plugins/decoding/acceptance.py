@@ -1,11 +1,40 @@
-"""Which draft tokens are kept: the top-beta/tau rule of Generalized Aggressive Decoding (Xia et al. 2023, section 3.2).
+"""Which draft tokens are kept, and what is committed behind them.
 
-With beta 1 it is exact match with the verifier's best token, so the output is the verifier's greedy output.
+A draft token is kept by the top-beta/tau rule of Generalized Aggressive Decoding (Xia et al. 2023, section 3.2). With
+beta 1 it is exact match with the verifier's best token, so the output is the verifier's greedy output.
 """
 
+from typing import NamedTuple
+
+import torch
 from torch import Tensor
 
-from block_plugins.decoding.host import Array, through_first
+from block_plugins.decoding.host import Array, best, through_first, to_host
+
+
+class Verdict(NamedTuple):
+    """What the verifier says about a draft, on the host; n = k + 1."""
+
+    draft: Array  # [B, k] the draft's tokens
+    kept: Array  # [B, k] true where the draft's token may be committed if all before it are
+    tokens: Array  # [B, n] what is committed: the draft's token where it is kept, otherwise the verifier's own
+    scores: Array  # [B, n] the verifier's log-probabilities of these
+
+
+def judge(scores: Tensor, draft: Tensor, beta: int, tau: float) -> Verdict:
+    """Top-beta/tau acceptance of ``draft`` ``[B, k]``, which may have no columns.
+
+    ``scores`` ``[B, k + 1, V]`` are the verifier's constrained log-probabilities.
+    """
+    own_scores, own = best(scores)
+    if beta == 1 or draft.size(1) == 0:
+        drafted, own_tokens, token_scores = to_host(draft, own, own_scores)
+        return Verdict(drafted, drafted == own_tokens[:, :-1], own_tokens, token_scores)
+    may_keep, draft_scores = acceptable(scores, draft, beta, tau)
+    last, last_score = own[:, -1:], own_scores[:, -1:]
+    tokens = torch.cat([torch.where(may_keep, draft, own[:, :-1]), last], dim=1)
+    kept_scores = torch.cat([torch.where(may_keep, draft_scores, own_scores[:, :-1]), last_score], dim=1)
+    return Verdict(*to_host(draft, may_keep, tokens, kept_scores))
 
 
 def acceptable(scores: Tensor, draft: Tensor, beta: int, tau: float) -> tuple[Tensor, Tensor]:

@@ -71,9 +71,13 @@ class Layers(NamedTuple):
 
 def threads() -> int:
     """How many threads the kernels use: torch's number, as far as Numba has started as many."""
-    count = min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS)
-    numba.set_num_threads(count)
-    return int(count)
+    count = torch.get_num_threads()
+    own = min(count, numba.config.NUMBA_NUM_THREADS)
+    numba.set_num_threads(own)
+    if torch.get_num_threads() != count:
+        # Numba has just started its threads, and in passing set OpenMP's number, which is torch's too
+        torch.set_num_threads(count)
+    return int(own)
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

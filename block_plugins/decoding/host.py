@@ -11,6 +11,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 def through_first(found: Array) -> Array:
     """For each row of ``found`` ``[b, n]`` the columns up to and including the first true one, n + 1 where none is."""
+    if found.shape[1] == 0:
+        return np.ones(len(found), dtype=np.int64)
     return np.where(found.any(1), found.argmax(1), found.shape[1]) + 1
 
 

@@ -9,11 +9,11 @@ import time
 import numpy as np
 import torch
 
-from block_plugins.decoding.acceptance import acceptable, accepted_length
+from block_plugins.decoding.acceptance import accepted_length, judge
 from block_plugins.decoding.cached_decoder import DecoderState
 from block_plugins.decoding.constraints import Constraints
 from block_plugins.decoding.drafters import DraftState
-from block_plugins.decoding.host import Array, best, through_first, to_host
+from block_plugins.decoding.host import Array, through_first
 from block_plugins.decoding.hypotheses import Hypotheses
 from block_plugins.decoding.lookahead import Lookahead
 from block_plugins.decoding.settings import SpeculationSettings
@@ -44,41 +44,24 @@ def speculate(
         begin = time.perf_counter()
         rows, length = hypotheses.rows, hypotheses.length
         k = lookahead.choose(len(rows))
-        inputs = torch.from_numpy(hypotheses.last()).to(device).unsqueeze(1)  # [b, 1]: new to the verifier
+        last = torch.from_numpy(hypotheses.last()).to(device).unsqueeze(1)  # [b, 1]: new to the verifier
+        drafted, limit = last[:, :0], np.zeros_like(length)
         if k > 0:
             with statistics.phase("draft", device):
                 draft = drafter.propose(hypotheses.prefix(), length, newest, settings.block_size)
-                drafted = draft.tokens[:, :k]
-                inputs = torch.cat([inputs, drafted], dim=1)  # [b, k + 1]
+                drafted, limit = draft.tokens[:, :k], np.minimum(draft.length, k)
             newest = 0
 
         with statistics.phase("verify", device):
+            inputs = torch.cat([last, drafted], dim=1)  # [b, k + 1]
             scores = constraints.log_probs(verifier.step(inputs, length), length)
-            best_scores, own = best(scores)  # [b, k + 1]
-            if k == 0:
-                tokens, token_scores = to_host(own, best_scores)
-                accepted = np.zeros_like(length)
-            else:
-                if settings.beta == 1:
-                    draft_tokens, tokens, token_scores = to_host(drafted, own, best_scores)
-                    kept = draft_tokens == tokens[:, :k]
-                else:
-                    may_keep, draft_scores = acceptable(scores, drafted, settings.beta, settings.tau)
-                    draft_tokens, tokens, token_scores, kept, own_scores = to_host(
-                        drafted, own, best_scores, may_keep, draft_scores
-                    )
-                # what stands behind a drafted EOS can never be committed, nor what is beyond the length limit
-                sent = np.minimum(through_first(draft_tokens == hypotheses.eos), constraints.max_len - length)
-                sent = sent.clip(max=np.minimum(draft.length, k))
-                accepted = accepted_length(kept, sent)
-                if settings.beta > 1:
-                    # Behind the accepted tokens comes the verifier's best one.
-                    is_kept = np.arange(k) < accepted[:, None]
-                    tokens, token_scores = tokens.copy(), token_scores.copy()
-                    tokens[:, :k][is_kept] = draft_tokens[is_kept]
-                    token_scores[:, :k][is_kept] = own_scores[is_kept]
+            verdict = judge(scores, drafted, settings.beta, settings.tau)
+            # what stands behind a drafted EOS can never be committed, nor what is beyond the length limit
+            sent = np.minimum(through_first(verdict.draft == hypotheses.eos), constraints.max_len - length)
+            sent = sent.clip(max=limit)
+            accepted = accepted_length(verdict.kept, sent)
 
-        committed, keep = hypotheses.commit(tokens, token_scores, accepted + 1)
+        committed, keep = hypotheses.commit(verdict.tokens, verdict.scores, accepted + 1)
         newest += k + 1
         passes[rows] += 1
         statistics.tokens += int(committed.sum())
@@ -88,7 +71,7 @@ def speculate(
             # an accepted EOS ends the row before the verifier's own token
             statistics.accepted += int(np.minimum(accepted, committed).sum())
             if settings.keep_drafts:
-                for row, of_row, count in zip(rows, draft_tokens, sent, strict=True):
+                for row, of_row, count in zip(rows, verdict.draft, sent, strict=True):
                     history[row].append(of_row[:count].copy())
         else:
             statistics.undrafted += len(rows)

@@ -1,6 +1,9 @@
 """The compiled kernels compute what torch computes."""
 
 import math
+import os
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -40,6 +43,16 @@ def test_threads_share_the_work_and_change_nothing(monkeypatch: pytest.MonkeyPat
         monkeypatch.setattr(cpu_kernels, "threads", lambda parts=parts: parts)
         results.append(cpu_kernels.product(x, weight, None))
     assert torch.equal(results[0], results[1]) and torch.equal(results[0], results[2])
+
+
+def test_torch_keeps_its_number_of_threads() -> None:
+    script = (
+        "import torch; from block_plugins.decoding import cpu_kernels; torch.set_num_threads(1); "
+        "cpu_kernels.product(torch.ones(4, 512), torch.ones(1024, 512), None); print(torch.get_num_threads())"
+    )
+    environment = {**os.environ, "NUMBA_NUM_THREADS": "2"}
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment, check=True)
+    assert found.stdout.split() == ["1"]
 
 
 def test_nan_and_infinity_pass_through() -> None:
