@@ -1,12 +1,14 @@
 # make setup   the environment (.venv, or VENV=an existing one)
 # make demo    the whole main job on a small corpus: train, decode, compare, score
 # make test    the tests; TESTS=tests/test_noise.py for some of them
-# make bench   all strategies side by side: DATA=bin VERIFIER=verifier.pt DRAFTER=drafter.pt, BENCH_FLAGS="--batch 1 32 ..."
+# make bench   all strategies side by side, and time against length; results in runs/bench (BENCH_DIR):
+#              DATA=bin VERIFIER=verifier.pt DRAFTER=drafter.pt, BENCH_FLAGS="--batch 1 32 --authors THEIR_CHECKOUT ..."
 # make lint    ruff and mypy
 # make clean   removes caches and build outputs, never an environment or a training run
 
 VENV ?= .venv
 TESTS ?= tests
+BENCH_DIR ?= runs/bench
 # Two workers, each with whole test files, so that what a file prepares once is prepared once.
 PYTEST_FLAGS ?= -n 2 --dist loadfile
 BIN = $(abspath $(VENV))/bin
@@ -22,8 +24,15 @@ demo: setup
 test: setup
 	OMP_NUM_THREADS=1 "$(BIN)/python" -m pytest $(PYTEST_FLAGS) $(TESTS)
 
+# An environment that somebody else made is never changed: what it lacks, the benchmarks name and leave out.
 bench: setup
-	"$(BIN)/python" benchmarks/compare_strategies.py "$(DATA)" --verifier "$(VERIFIER)" --drafter "$(DRAFTER)" $(BENCH_FLAGS)
+	@[ -n "$(DATA)" ] && [ -n "$(VERIFIER)" ] && [ -n "$(DRAFTER)" ] || { \
+	    echo "usage: make bench DATA=bin VERIFIER=verifier.pt DRAFTER=drafter.pt [BENCH_FLAGS=...]" >&2; exit 1; }
+	@[ ! -e "$(VENV)/.fairseq-gad" ] || "$(BIN)/python" -c "import ctranslate2, matplotlib" 2> /dev/null || \
+	    "$(BIN)/python" -m pip install --quiet --disable-pip-version-check -e ".[bench,plots]" -c constraints.txt
+	"$(BIN)/python" benchmarks/compare_strategies.py "$(DATA)" --verifier "$(VERIFIER)" --drafter "$(DRAFTER)" \
+	    --output "$(BENCH_DIR)/strategies.md" $(BENCH_FLAGS)
+	"$(BIN)/python" benchmarks/length.py --output "$(BENCH_DIR)/length.md"
 
 lint: setup
 	"$(BIN)/ruff" check .

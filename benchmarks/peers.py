@@ -46,7 +46,12 @@ def ctranslate2(
             [dictionary[token] for token in row if token not in (search.pad, search.eos)] for row in src_tokens.tolist()
         ]
         results = translator.translate_batch(
-            lines, beam_size=beam, max_decoding_length=search.max_len_b, length_penalty=1.0, max_batch_size=0
+            lines,
+            beam_size=beam,
+            min_decoding_length=max(1, search.min_len),
+            max_decoding_length=search.max_len_b,
+            length_penalty=1.0,
+            max_batch_size=0,
         )
         tokens = [[dictionary.index(word) for word in result.hypotheses[0]] + [search.eos] for result in results]
         statistics.tokens += sum(map(len, tokens))

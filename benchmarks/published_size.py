@@ -7,16 +7,16 @@ verifier's own output, each token of which is wrong with a given probability. Th
 tokens are committed per iteration as the paper reports (about 3.6 with beta 1, 6 with beta 5 and tau 3). Every sentence
 has 25 source and 30 target tokens. Two drafters are run: the published one (6 decoder layers, which read the whole
 prefix for each draft) and one with a single decoder layer on the verifier's encoder, whose output projection is int8.
+CTranslate2 (extra "bench"), where it is installed, translates with the converted verifier; "floor" is the encoder and
+one verifier pass over the finished output.
 
 All strategies take turns, ``--passes`` times; speeds are medians over the passes.
 """
 
 import argparse
-import datetime
-import json
-import platform
 import statistics
 import sys
+import tempfile
 from argparse import Namespace
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,12 +26,15 @@ import numpy as np
 import torch
 from fairseq.data import Dictionary
 from fairseq.models.transformer import TransformerConfig, TransformerModelBase
+from fairseq.models.transformer.transformer_legacy import base_architecture
 from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from compare_strategies import processor
+import peers
+import plots
+import report
 
 from block_plugins.decoding import generator
 from block_plugins.decoding.drafters import BlockDrafter, Draft
@@ -85,10 +88,9 @@ def dictionary(size: int) -> Dictionary:
     return symbols
 
 
-def models(symbols: Dictionary, arguments: Any) -> tuple[Any, Any, Any]:
-    """The verifier, the published drafter, and one with a single decoder layer and the verifier's encoder."""
-    torch.manual_seed(1)
-    options = {
+def verifier_options(arguments: Any) -> dict[str, Any]:
+    """fairseq's flags for the verifier."""
+    return {
         "encoder_layers": arguments.layers,
         "decoder_layers": arguments.layers,
         "encoder_embed_dim": arguments.width,
@@ -104,9 +106,15 @@ def models(symbols: Dictionary, arguments: Any) -> tuple[Any, Any, Any]:
         "activation_fn": "gelu",
         "share_all_embeddings": True,
         "no_scale_embedding": True,
-        "max_source_positions": 512,
-        "max_target_positions": 512,
+        "max_source_positions": 1000,
+        "max_target_positions": 1000,
     }
+
+
+def models(symbols: Dictionary, arguments: Any) -> tuple[Any, Any, Any]:
+    """The verifier, the published drafter, and one with a single decoder layer and the verifier's encoder."""
+    torch.manual_seed(1)
+    options = verifier_options(arguments)
     task: Any = SimpleNamespace(source_dictionary=symbols, target_dictionary=symbols)
     verifier = TransformerModelBase.build_model(TransformerConfig.from_namespace(Namespace(**options)), task).eval()
     options |= {"src_embedding_copy": True}
@@ -115,6 +123,17 @@ def models(symbols: Dictionary, arguments: Any) -> tuple[Any, Any, Any]:
     shallow = BlockNATModel.build_model(Namespace(**options), task).eval()
     shallow.encoder.load_state_dict(verifier.encoder.state_dict())
     return verifier, published, shallow
+
+
+def save(verifier: Any, symbols: Dictionary, arguments: Any, folder: str) -> str:
+    """The verifier as a checkpoint, and its dictionaries, for CTranslate2's converter."""
+    options = Namespace(**verifier_options(arguments), arch="transformer", task="translation")
+    options.source_lang, options.target_lang = "en", "de"
+    base_architecture(options)  # as fairseq's command line does
+    for language in ("en", "de"):
+        symbols.save(f"{folder}/dict.{language}.txt")
+    torch.save({"args": options, "model": verifier.state_dict()}, f"{folder}/verifier.pt")
+    return f"{folder}/verifier.pt"
 
 
 def sources(batch: int, seed: int, symbols: Dictionary) -> dict[str, Any]:
@@ -141,6 +160,15 @@ def run(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     def fairseq_beam(size: int) -> Any:
         return generator.fairseq_search(SequenceGenerator([verifier], symbols, beam_size=size, **limits))
 
+    greedy_outputs: dict[tuple[int, ...], list[int]] = {}
+    others: dict[str, Any] = {"floor": peers.floor(verifier, search, greedy_outputs)}
+    with tempfile.TemporaryDirectory() as folder:
+        checkpoint = save(verifier, symbols, arguments, folder)
+        for compute_type, beam in (("float32", 1), ("int8", 1), ("float32", 5), ("int8", 5)):
+            peer = peers.ctranslate2(checkpoint, folder, symbols, compute_type, beam, search)
+            if peer is not None:
+                others[f"CTranslate2 {compute_type} beam {beam}"] = peer
+
     table = []
     for batch in arguments.batch:
         samples = [sources(batch, seed, symbols) for seed in range(max(1, arguments.sentences // batch))]
@@ -160,6 +188,10 @@ def run(arguments: argparse.Namespace) -> list[dict[str, Any]]:
                 decoders[label] = generator.gad(replaced[label], verifier, search, speculation)
         greedy = generator.Generator(decoders["AR"], pad, eos)
         outputs = [torch.stack([row[0]["tokens"] for row in greedy.generate([], sample)]) for sample in samples]
+        for sample, output in zip(samples, outputs, strict=True):
+            for row, tokens in zip(sample["net_input"]["src_tokens"], output.tolist(), strict=True):
+                greedy_outputs[peers.source_key(row, pad)] = tokens
+        decoders |= others
         speeds: dict[str, list[float]] = {name: [] for name in decoders}
         figures: dict[str, dict[str, Any]] = {}
         for passed in range(arguments.passes + 1):
@@ -205,13 +237,11 @@ def markdown(table: list[dict[str, Any]], arguments: argparse.Namespace) -> str:
         )
     lines += [
         "",
-        f"{datetime.date.today()}; random weights, {arguments.layers} + {arguments.layers} layers of "
+        f"{report.circumstances()}. Random weights, {arguments.layers} + {arguments.layers} layers of "
         f"{arguments.width}, {arguments.symbols} symbols, {TARGET_TOKENS} target tokens; the drafters run, but their "
         f"tokens are replaced by the verifier's, wrong at rates of {arguments.errors[0]:g} and "
         f"{arguments.errors[1]:g}; block size {arguments.block_size}, lookahead {arguments.lookahead}; "
-        f"medians of {arguments.passes} passes over "
-        f"{arguments.sentences} sentences; {processor()}, {torch.get_num_threads()} threads, float32; "
-        f"Python {platform.python_version()}, torch {torch.__version__}.",
+        f"medians of {arguments.passes} interleaved passes over {arguments.sentences} sentences, after a warm-up.",
     ]
     return "\n".join(lines) + "\n"
 
@@ -228,16 +258,13 @@ def main() -> None:
     parser.add_argument("--sentences", type=int, default=8, help="sentences of a pass")
     parser.add_argument("--passes", type=int, default=5)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--output", help="Markdown file to write; its JSON goes beside it")
+    parser.add_argument("--output", help="Markdown file to write; its JSON and its plot (SVG) go beside it")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     table = run(arguments)
-    report = markdown(table, arguments)
-    print(report)
-    if arguments.output:
-        path = Path(arguments.output)
-        path.write_text(report, encoding="utf-8")
-        path.with_suffix(".json").write_text(json.dumps({"rows": table}, indent=2) + "\n", encoding="utf-8")
+    plot = report.save(arguments.output, markdown(table, arguments), {"rows": table})
+    if plot is not None:
+        plots.speedups(table, "fairseq beam 1", plot)
 
 
 if __name__ == "__main__":

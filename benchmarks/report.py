@@ -1,0 +1,40 @@
+"""What every benchmark says of its machine, and where it writes what it found."""
+
+import datetime
+import json
+import platform
+from pathlib import Path
+from typing import Any
+
+import fairseq
+import torch
+
+
+def processor() -> str:
+    """The processor's name, where Linux tells it."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or "unknown processor"
+
+
+def circumstances() -> str:
+    """The day, the machine and the versions."""
+    machine = f"{platform.machine()}, {processor()}, {torch.get_num_threads()} threads, float32"
+    versions = f"Python {platform.python_version()}, torch {torch.__version__}, fairseq {fairseq.__version__}"
+    return f"{datetime.date.today()}; {machine}; {versions}"
+
+
+def save(output: str | None, report: str, content: dict[str, Any]) -> Path | None:
+    """Prints the report and, where ``output`` names a file, writes it there with its JSON beside it.
+
+    Returns where its plot belongs.
+    """
+    print(report)
+    if output is None:
+        return None
+    path = Path(output)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(report, encoding="utf-8")
+    path.with_suffix(".json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    return path.with_suffix(".svg")

@@ -1,0 +1,201 @@
+"""The benchmarks end to end, on models of two layers: what they write, and what the authors' script is asked."""
+
+import importlib
+import importlib.util
+import json
+import sys
+from argparse import Namespace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from fairseq.models.transformer.transformer_legacy import base_architecture
+from tiny_training import TINY, drafter, make_task, verifier, write_data
+
+from block_plugins.errors import UserError
+
+BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
+STRATEGIES = [
+    "fairseq beam 5",
+    "fairseq beam 1",
+    "left2right beam 5",
+    "AR greedy",
+    "GAD beta 1, block 3",
+    "GAD beta 5 tau 3, block 3",
+    "drafter only, block 3",
+    "floor",
+]
+STAND_IN = """
+import argparse, json
+parser = argparse.ArgumentParser()
+parser.add_argument("data")
+parser.add_argument("--remove-bpe", action="store_true")
+parser.add_argument("--cpu", action="store_true")
+for name in ("path AR-path user-dir task max-sentences source-lang target-lang iter-decode-max-iter "
+             "iter-decode-eos-penalty iter-decode-with-beam gen-subset input-path output-path block-size beta tau "
+             "batch beam strategy").split():
+    parser.add_argument("--" + name, required=True)
+given = parser.parse_args()
+print("anything")
+with open("calls", "a") as calls:
+    calls.write(json.dumps(vars(given)) + "\\n")
+lines = open(given.input_path).read().splitlines()
+with open(given.output_path, "w") as output:
+    output.writelines(line.replace("@@ ", "") + "\\n" for line in lines)
+"""
+
+
+def benchmark(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return importlib.import_module(name)
+
+
+def call(module: ModuleType, words: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["benchmark", *map(str, words)])
+    module.main()
+
+
+def has_plot(output: Path, capsys: pytest.CaptureFixture[str]) -> bool:
+    """The plot is there, or one line says why not."""
+    if importlib.util.find_spec("matplotlib") is not None:
+        return output.with_suffix(".svg").read_text(encoding="utf-8").rstrip().endswith("</svg>")
+    return "the plot is left out: matplotlib isn't installed" in capsys.readouterr().err
+
+
+def save(model: Any, arch: str, path: Path) -> Path:
+    """A checkpoint as far as fairseq and CTranslate2 read it."""
+    settings = Namespace(**TINY, _name=arch, arch=arch, task="translation", source_lang="en", target_lang="de")
+    if arch == "transformer":
+        base_architecture(settings)  # as fairseq's command line does
+    history = {"criterion_name": "", "optimizer_name": "", "lr_scheduler_state": {}, "num_updates": 1}
+    extra = {"train_iterator": {"epoch": 1}}
+    state = {"args": None, "cfg": {"model": settings}, "model": model.state_dict()}
+    torch.save({**state, "optimizer_history": [history], "extra_state": extra}, path)
+    return path
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> list[Any]:
+    """The command line's start: a data folder with six sentences, a verifier and a drafter."""
+    data = write_data(tmp_path / "bin")
+    task = make_task(data)
+    return [
+        *(data, "--verifier", save(verifier(task), "transformer", tmp_path / "verifier.pt")),
+        *("--drafter", save(drafter(task), "block", tmp_path / "drafter.pt")),
+    ]
+
+
+def authors_checkout(folder: Path, *scripts: str) -> Path:
+    folder.mkdir()
+    for name in scripts:
+        (folder / name).write_text(STAND_IN, encoding="utf-8")
+    return folder
+
+
+def test_all_strategies_side_by_side(
+    pair: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkout = authors_checkout(tmp_path / "theirs", "inference.py", "inference_paper.py")
+    authors = benchmark("authors", monkeypatch).Authors
+    real = authors.translate
+
+    def translate_in_known_time(self: Any, lines: list[str], *setting: Any) -> tuple[list[str], float]:
+        return real(self, lines, *setting)[0], 1.0 + 0.05 * len(lines)
+
+    monkeypatch.setattr(authors, "translate", translate_in_known_time)
+    output = tmp_path / "results" / "strategies.md"
+    words = [
+        *pair, "--subset", "valid", "--batch", 1, 4, "--block-size", 3, 40, "--lookahead", "constant", "--max-len-b", 5,
+        "--lines", 4, "--passes", 1, "--authors", checkout, "--output", output,
+    ]  # fmt: skip
+    call(benchmark("compare_strategies", monkeypatch), words, monkeypatch)
+
+    content = json.loads(output.with_suffix(".json").read_text(encoding="utf-8"))
+    theirs = [name for name in STRATEGIES if name.startswith("GAD")]
+    for batch, script in ((1, "inference_paper.py"), (4, "inference.py")):
+        rows = {row["strategy"]: row for row in content["rows"] if row["batch"] == batch}
+        assert [name for name in rows if not name.startswith("CTranslate2")] == [
+            *STRATEGIES,
+            *(f"authors' {name} ({script})" for name in theirs),
+        ]
+        for name in ("fairseq beam 1", "AR greedy", "GAD beta 1, block 3", "floor"):
+            assert (rows[name]["identical"], rows[name]["differing"]) == (1, 0)
+        assert rows["fairseq beam 1"]["speedup"] == 1
+        assert rows["GAD beta 1, block 3"]["accepted_per_iteration"] >= 1
+        for name, row in rows.items():
+            assert len(row["pass_speeds"]) == 1 and min(row["pass_speeds"]) > 0
+            assert row["sentences"] == 4
+            if name.startswith("authors'"):
+                assert row["sentences_per_second"] == pytest.approx(20)  # the second of starting isn't counted
+            elif sys.platform == "linux":
+                assert row["peak_memory"] >= 0
+    assert any("block sizes from 40 on are left out" in note for note in content["notes"])
+    report = output.read_text(encoding="utf-8")
+    header = report.splitlines()[0]
+    assert all(column in header for column in ("identical to greedy", "peak memory, MB", "speed-up"))
+    assert len([line for line in report.splitlines() if line.startswith("| ")]) == len(content["rows"]) + 2
+    assert has_plot(output, capsys)
+
+
+def test_the_authors_script_gets_their_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = benchmark("authors", monkeypatch)
+    checkout = authors_checkout(tmp_path / "theirs", "inference.py")
+    (checkout / "specdec_plugins").mkdir()  # as in the later of their repositories
+    monkeypatch.chdir(tmp_path)
+    authors = module.Authors("theirs", sys.executable, "--cpu", "bin", "en", "de", "verifier.pt", "drafter.pt")
+    lines, seconds = authors.translate(["w1@@ w2 w3", "w4"], 32, 25, 5, 3.0)
+    assert lines == ["w1w2 w3", "w4"] and seconds > 0
+    called = json.loads((checkout / "calls").read_text(encoding="utf-8"))
+    expected = {"data": "bin", "path": "drafter.pt", "AR_path": "verifier.pt"}
+    assert {name: called[name] for name in expected} == {name: str(tmp_path / file) for name, file in expected.items()}
+    options = ("user_dir", "strategy", "batch", "block_size", "beta", "tau", "source_lang", "target_lang")
+    assert [called[name] for name in options] == ["specdec_plugins", "specdec", "32", "25", "5", "3.0", "en", "de"]
+
+    (checkout / "inference.py").write_text("import sys; sys.exit('no such model')", encoding="utf-8")
+    with pytest.raises(UserError, match=r"inference\.py failed \(exit status 1\): no such model"):
+        authors.translate(["w1"], 32, 25, 1, 0.0)
+    (checkout / "inference.py").unlink()
+    with pytest.raises(UserError, match=r"there is no inference\.py"):
+        authors.translate(["w1"], 32, 25, 1, 0.0)
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_time_against_length(
+    given: bool,
+    pair: list[Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    output = tmp_path / "length.md"
+    models = ["--data", *pair] if given else ["--layers", 1, "--width", 64, "--symbols", 40]
+    words = [*models, "--lengths", 6, 12, 24, "--passes", 2, "--block-size", 4, "--output", output]
+    call(benchmark("length", monkeypatch), words, monkeypatch)
+    content = json.loads(output.with_suffix(".json").read_text(encoding="utf-8"))
+    names = ["AR", "GAD, drafter"] if given else ["AR", "GAD, shallow drafter", "GAD, drafter of 1 layers"]
+    assert [(row["strategy"], row["tokens"]) for row in content["rows"]] == [
+        (name, length) for name in names for length in (6, 12, 24)
+    ]
+    assert list(content["exponents"]) == names
+    for row in content["rows"]:
+        assert len(row["pass_seconds"]) == 2 and row["seconds"] > 0
+        assert row["relative"] == 1 or row["tokens"] != 6
+    assert "time grows with length to the power of" in output.read_text(encoding="utf-8")
+    assert has_plot(output, capsys)
+
+
+def test_the_fitted_exponent_and_the_peak(monkeypatch: pytest.MonkeyPatch) -> None:
+    length = benchmark("length", monkeypatch)
+    rows = [{"strategy": "AR", "tokens": tokens, "seconds": 0.01 * tokens**1.5} for tokens in (25, 100, 400)]
+    assert length.exponent(rows, "AR") == pytest.approx(1.5)
+    memory = benchmark("memory", monkeypatch)
+    with memory.PeakMemory() as measured:
+        torch.ones(10_000_000)
+    if measured.bytes is not None:
+        assert 38e6 < measured.bytes < 60e6
+    with memory.PeakMemory() as measured:
+        pass
+    if measured.bytes is not None:
+        assert measured.bytes < 5e6
