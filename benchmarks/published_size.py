@@ -65,10 +65,12 @@ class ReplacedState:
         self.outputs = owner.outputs  # [B, T]
         self.generator = torch.Generator().manual_seed(1)
 
-    def propose(self, prefix: np.ndarray, length: np.ndarray, newest: int, k: int) -> Draft:
+    def propose(self, prefix: np.ndarray, length: np.ndarray, newest: int, size: int, k: int | None = None) -> Draft:
         """See ``DraftState.propose``."""
-        real = self.state.propose(prefix, length, newest, k)
-        at = (torch.from_numpy(length).unsqueeze(1) + torch.arange(k)).clamp(max=self.outputs.size(1) - 1)
+        real = self.state.propose(prefix, length, newest, size, k)
+        at = (torch.from_numpy(length).unsqueeze(1) + torch.arange(real.tokens.size(1))).clamp(
+            max=self.outputs.size(1) - 1
+        )
         right = self.outputs.gather(1, at)
         wrong = torch.rand(right.shape, generator=self.generator) < self.owner.errors
         others = (right + 1) % real.logits.size(2)

@@ -97,8 +97,8 @@ def architecture(state: dict[str, Any]) -> str:
     return str(model_option(state, "arch") or model_option(state, "_name"))
 
 
-def is_drafter(state: dict[str, Any]) -> bool:
-    """Whether a checkpoint holds a block drafter; everything else can only be a verifier."""
+def is_block(state: dict[str, Any]) -> bool:
+    """Whether a checkpoint holds a block drafter; everything else is autoregressive: a verifier, or its drafter."""
     return architecture(state).startswith("block")
 
 

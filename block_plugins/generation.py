@@ -16,9 +16,10 @@ from fairseq.dataclass.configs import GenerationConfig
 
 from block_plugins import checkpoints, dictionaries
 from block_plugins.decoding import generator
+from block_plugins.decoding.ar_drafter import ARDrafter
 from block_plugins.decoding.cached_decoder import DecoderLayers, why_not_cached
 from block_plugins.decoding.cuda_graphs import GraphedLayers
-from block_plugins.decoding.drafters import BlockDrafter
+from block_plugins.decoding.drafters import BlockDrafter, Drafter
 from block_plugins.decoding.settings import BeamSettings, SearchSettings, SpeculationSettings
 from block_plugins.decoding.statistics import Statistics
 from block_plugins.errors import UserError
@@ -96,6 +97,8 @@ def check_numbers(cfg: Any) -> None:
         raise UserError(f"--beta must be at least 1, not {cfg.beta}")
     if not cfg.tau >= 0:
         raise UserError(f"--tau must not be negative, but is {cfg.tau}")
+    if cfg.num_draft_tokens < 1:
+        raise UserError(f"--num-draft-tokens must be at least 1, not {cfg.num_draft_tokens}")
     if str(cfg.drafter_dtype) != "same" and cfg.strategy not in ("gad", "drafter"):
         raise UserError(f"--drafter-dtype: --strategy {cfg.strategy} has no drafter; leave the option out")
     if cfg.cuda_graphs and cfg.strategy == "fairseq":
@@ -123,16 +126,11 @@ def check_checkpoints(cfg: Any, path: str, source: Any, target: Any) -> tuple[fl
     paths = path.split(os.pathsep)
     if cfg.strategy != "fairseq" and len(paths) > 1:
         raise UserError(f"--path: --strategy {cfg.strategy} takes one checkpoint, not an ensemble of {len(paths)}")
-    wants_drafter = cfg.strategy in ("gad", "drafter")
+    takes_drafter = cfg.strategy in ("gad", "drafter")
     for one in paths:
         state = checkpoints.read(one, "--path")
-        if wants_drafter and not checkpoints.is_drafter(state):
-            swapped = "; are --path and --AR-path swapped?" if cfg.AR_path else ""
-            raise UserError(
-                f"--path: {one} is a verifier (--arch {checkpoints.architecture(state)}), but --strategy "
-                f"{cfg.strategy} needs a block drafter there{swapped}"
-            )
-        if not wants_drafter and checkpoints.is_drafter(state):
+        is_block = checkpoints.is_block(state)
+        if is_block and not takes_drafter:
             raise UserError(
                 f"--path: {one} is a block drafter, but --strategy {cfg.strategy} needs an autoregressive model there"
             )
@@ -140,8 +138,11 @@ def check_checkpoints(cfg: Any, path: str, source: Any, target: Any) -> tuple[fl
     if not cfg.AR_path:
         return float("inf"), float("inf")
     state = checkpoints.read(cfg.AR_path, "--AR-path")
-    if checkpoints.is_drafter(state):
-        raise UserError(f"--AR-path: {cfg.AR_path} is a block drafter, but the verifier has to be autoregressive")
+    if checkpoints.is_block(state):
+        swapped = "" if is_block else "; are --path and --AR-path swapped?"
+        raise UserError(
+            f"--AR-path: {cfg.AR_path} is a block drafter, but the verifier has to be autoregressive{swapped}"
+        )
     _check_dictionaries(state, cfg.AR_path, "--AR-path", source, target)
     return (
         checkpoints.model_option(state, "max_source_positions") or float("inf"),
@@ -192,12 +193,12 @@ def build_generator(task: Any, models: list[Any], options: Any, fairseq_generato
             verifier.to(device=parameter.device, dtype=parameter.dtype)
             if cfg.cuda_graphs:
                 _check_graphed(verifier)
-        drafter = _block_drafter(model, cfg, search, verifier, layers)
+        drafter, size = _drafter(model, cfg, search, verifier, layers)
         if verifier is None:
-            decode = generator.drafter_alone(drafter, model, search, cfg.block_size)
+            decode = generator.drafter_alone(drafter, model, search, size)
         else:
             keep_drafts = bool(getattr(options, "retain_iter_history", False))
-            speculation = SpeculationSettings(cfg.block_size, cfg.beta, cfg.tau, keep_drafts, str(cfg.lookahead))
+            speculation = SpeculationSettings(size, cfg.beta, cfg.tau, keep_drafts, str(cfg.lookahead))
             decode = generator.gad(drafter, verifier, search, speculation, layers)
     return generator.Generator(decode, search.pad, search.eos)
 
@@ -247,17 +248,17 @@ def _beam_settings(cfg: Any, options: Any) -> BeamSettings:
     )
 
 
-def _block_drafter(
-    model: torch.nn.Module,
+def _drafter(
+    model: Any,
     cfg: Any,
     search: SearchSettings,
     verifier: torch.nn.Module | None,
     layers: type[DecoderLayers],
-) -> BlockDrafter:
-    if not isinstance(model, BlockNATModel):
-        raise UserError("--path: the drafter has to be a block model (--arch block)")
+) -> tuple[Drafter, int]:
+    """The drafter, and how many tokens it drafts at most."""
     positions = model.decoder.max_positions()
-    if cfg.block_size > positions:
+    is_block = isinstance(model, BlockNATModel)
+    if is_block and cfg.block_size > positions:
         raise UserError(f"--block-size {cfg.block_size} is beyond the drafter's {positions} positions: lower it")
     dtype = str(cfg.drafter_dtype)
     int8 = dtype == "int8"
@@ -265,7 +266,9 @@ def _block_drafter(
         raise UserError("--drafter-dtype int8 is for the CPU: give --cpu, or leave it out")
     if dtype in ("fp32", "bf16"):
         model.to(torch.float32 if dtype == "fp32" else torch.bfloat16)
-    return BlockDrafter(model, search.pad, search.unk, search.eos, verifier, int8, layers)
+    if is_block:
+        return BlockDrafter(model, search.pad, search.unk, search.eos, verifier, int8, layers), cfg.block_size
+    return ARDrafter(model, search.pad, search.eos, verifier, int8, layers), cfg.num_draft_tokens
 
 
 def _check_graphed(model: Any) -> None:

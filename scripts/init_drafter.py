@@ -81,7 +81,7 @@ def parse_arguments(arguments: list[str] | None) -> tuple[argparse.Namespace, ar
 def load_verifier(path: str) -> dict[str, Any]:
     """The checkpoint at `path`; raises ``UserError`` unless it holds an autoregressive encoder-decoder Transformer."""
     state = checkpoints.read(path, "VERIFIER")
-    if checkpoints.is_drafter(state):
+    if checkpoints.is_block(state):
         raise UserError(f"VERIFIER: {path} holds a block drafter; the verifier's checkpoint comes first, OUT second")
     if not {"encoder.embed_tokens.weight", "decoder.embed_tokens.weight"} <= state["model"].keys():
         raise UserError(f"VERIFIER: {path} holds no encoder-decoder Transformer, so there is nothing to take from it")

@@ -54,7 +54,7 @@ def test_files_in_torchs_old_format_are_read_too(tmp_path: Path) -> None:
     torch.save(state, path, _use_new_zipfile_serialization=False)
     found = checkpoints.read(str(path), "--path")
     assert found["model"]["weight"].tolist() == [1.0, 1.0]
-    assert checkpoints.is_drafter(found)
+    assert checkpoints.is_block(found)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_files_in_torchs_old_format_are_read_too(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_the_architecture_is_found_wherever_fairseq_puts_it(state: dict[str, object], name: str) -> None:
     assert checkpoints.architecture(state) == name
-    assert checkpoints.is_drafter(state) == name.startswith("block")
+    assert checkpoints.is_block(state) == name.startswith("block")
 
 
 def test_weights_only_false_appears_nowhere() -> None:

@@ -157,7 +157,8 @@ class ScriptedState:
         self.owner = owner
         self.scripts = scripts
 
-    def propose(self, prefix: np.ndarray, length: np.ndarray, newest: int, k: int) -> Draft:
+    def propose(self, prefix: np.ndarray, length: np.ndarray, newest: int, size: int, k: int | None = None) -> Draft:
+        k = size if k is None else k
         symbols, rows = self.owner.symbols, len(self.scripts)
         assert len(length) == len(prefix) == rows
         tokens = torch.full((rows, k), symbols.pad())

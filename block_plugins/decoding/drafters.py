@@ -7,6 +7,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from fairseq.models import FairseqEncoder, FairseqEncoderDecoderModel
+from fairseq.models.transformer import TransformerEncoderBase
 from torch import Tensor, nn
 
 from block_plugins.decoding.cached_decoder import (
@@ -37,8 +38,8 @@ class Draft:
 class DraftState(Protocol):
     """A batch whose sources the drafter has encoded."""
 
-    def propose(self, prefix: Array, length: Array, newest: int, k: int) -> Draft:
-        """At most ``k`` tokens to follow each prefix.
+    def propose(self, prefix: Array, length: Array, newest: int, size: int, k: int | None = None) -> Draft:
+        """The first ``k`` tokens (default: all) of a draft of at most ``size`` tokens to follow each prefix.
 
         ``prefix`` ``[B, T]`` holds the committed tokens, of which the first ``length`` ``[B]`` of each row count, and
         at most the last ``newest`` of these are new since the last call. Both are on the host.
@@ -136,13 +137,15 @@ class BlockDraftState:
         self.encoder_out = encoder_out
         self.device = encoder_out["encoder_out"][0].device
 
-    def propose(self, prefix: Array, length: Array, newest: int, k: int) -> Draft:
+    def propose(self, prefix: Array, length: Array, newest: int, size: int, k: int | None = None) -> Draft:
         """See ``DraftState.propose``. A row whose prefix leaves no position for a draft gets an empty one."""
         owner = self.owner
-        room = (owner.positions - length).clip(0, k)
-        logits = owner.project(self.features(prefix, length, min(newest, prefix.shape[1]), room, k))
+        k = size if k is None else k
+        room = (owner.positions - length).clip(0, size)
+        # the network always reads a whole block of masks, as it was trained to
+        logits = owner.project(self.features(prefix, length, min(newest, prefix.shape[1]), room, size)[:, :k])
         logits[..., owner.pad] = float("-inf")
-        return Draft(best(logits)[1], logits, room)
+        return Draft(best(logits)[1], logits, room.clip(max=k))
 
     def features(self, prefix: Array, length: Array, newest: int, room: Array, k: int) -> Tensor:
         """Finished features ``[B, k, d]`` of ``k`` masks behind each prefix; row b has room for ``room[b]`` of them."""
@@ -248,7 +251,9 @@ class PrefixCachingDraftState(BlockDraftState):
 
 @torch.no_grad()
 def same_encoder(one: FairseqEncoder, other: FairseqEncoder) -> bool:
-    """Whether two encoders have equal weights and compute the same with them."""
+    """Whether two Transformer encoders have equal weights and compute the same with them."""
+    if not isinstance(one, TransformerEncoderBase) or not isinstance(other, TransformerEncoderBase):
+        return False
     weights, others = dict(one.named_parameters()), dict(other.named_parameters())
     if weights.keys() != others.keys():
         return False

@@ -48,8 +48,8 @@ def speculate(
         drafted, limit = last[:, :0], np.zeros_like(length)
         if k > 0:
             with statistics.phase("draft", device):
-                draft = drafter.propose(hypotheses.prefix(), length, newest, settings.block_size)
-                drafted, limit = draft.tokens[:, :k], np.minimum(draft.length, k)
+                draft = drafter.propose(hypotheses.prefix(), length, newest, settings.block_size, k)
+                drafted, limit = draft.tokens, draft.length
             newest = 0
 
         with statistics.phase("verify", device):

@@ -54,6 +54,9 @@ class TranslationLevModifiedConfig(TranslationConfig):
     minus_p: float = field(default=0.2, metadata={"help": "by how much that share falls over --total-up updates"})
     total_up: int = field(default=300000, metadata={"help": "updates over which the glancing share falls linearly"})
     block_size: int = field(default=25, metadata={"help": "target tokens that the drafter proposes at once"})
+    num_draft_tokens: int = field(
+        default=5, metadata={"help": "target tokens that an autoregressive drafter proposes, one after the other"}
+    )
     blocks_per_sentence: int = field(
         default=1,
         metadata={

@@ -7,7 +7,10 @@ import pytest
 import tiny
 import torch
 
+from block_plugins.decoding import generator
+from block_plugins.decoding.ar_drafter import ARDrafter
 from block_plugins.decoding.drafters import BlockDrafter
+from block_plugins.decoding.settings import SpeculationSettings
 
 SYMBOLS = tiny.dictionary(12)
 PAD, EOS, UNK = SYMBOLS.pad(), SYMBOLS.eos(), SYMBOLS.unk()
@@ -57,6 +60,51 @@ def test_a_block_is_cut_at_the_drafters_last_position() -> None:
     with torch.no_grad():
         draft = drafter.start(**sample, capacity=12).propose(prefix, length, 7, 5)
     assert draft.length.tolist() == [2, 0, 5]
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_an_autoregressive_drafter_goes_on_from_any_prefix(cached: bool) -> None:
+    """Drafts after every kind of change of the prefix equal the model's own continuation, computed from scratch."""
+    options = {} if cached else {"adaptive_softmax_cutoff": [8], "decoder_output_dim": 16}
+    model = tiny.verifier(SYMBOLS, 4, decoder_layers=2, **options)
+    sample = tiny.sample(SYMBOLS, [5, 1, 8], 1)["net_input"]
+    random = np.random.default_rng(0)
+    with torch.no_grad():
+        state = ARDrafter(model, PAD, EOS).start(**sample, capacity=30)
+        encoder_out = model.encoder(**sample)
+        prefix, length, newest = np.full((3, 24), EOS), np.zeros(3, dtype=np.int64), 0
+        for accepted, undrafted in [([0, 2, 3], 0), ([3, 3, 3], 0), ([1, 0, 2], 2), ([0, 0, 0], 0), ([2, 3, 1], 0)]:
+            draft = state.propose(prefix[:, : length.max()], length, newest, 9, 3)
+            assert draft.tokens.shape == (3, 3) and draft.length.tolist() == [3, 3, 3]
+            for row in range(3):
+                row_out = model.encoder.reorder_encoder_out(encoder_out, torch.tensor([row]))
+                inputs = [EOS, *prefix[row, : length[row]]]
+                for step in range(3):
+                    net_output = model.decoder(torch.tensor([inputs]), encoder_out=row_out)
+                    scores = model.get_normalized_probs(net_output, log_probs=True)[0, -1]
+                    scores[PAD] = -math.inf
+                    inputs.append(int(scores.argmax()))
+                    assert inputs[-1] == draft.tokens[row, step]
+                # the accepted tokens, another one behind them, and more that were never drafted
+                committed = [*inputs[1 + length[row] :][: accepted[row]], *random.integers(4, 14, 1 + undrafted)]
+                prefix[row, length[row] : length[row] + len(committed)] = committed
+                length[row] += len(committed)
+            newest = 3 + 1 + undrafted
+        state.select(torch.tensor([2, 0]))
+        fewer = state.propose(prefix[[2, 0]], length[[2, 0]], newest, 9, 2)
+        alone = ARDrafter(model, PAD, EOS).start(**sample, capacity=30).propose(prefix, length, 24, 9, 2)
+    assert fewer.tokens.tolist() == alone.tokens[[2, 0]].tolist()
+
+
+def test_a_model_that_drafts_for_itself_is_always_right() -> None:
+    model = tiny.verifier(SYMBOLS, 3)
+    search = tiny.settings(SYMBOLS, max_len_b=20)
+    sample = tiny.sample(SYMBOLS, [3, 8, 5], 5)
+    gad = generator.Generator(
+        generator.gad(ARDrafter(model, PAD, EOS, model), model, search, SpeculationSettings(4)), PAD, EOS
+    )
+    lengths = [len(row[0]["tokens"]) for row in gad.generate([], sample)]
+    assert gad.statistics.iterations == sum(-(-length // 5) for length in lengths)
 
 
 def test_an_encoder_that_is_the_verifiers_runs_once() -> None:

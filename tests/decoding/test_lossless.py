@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from block_plugins.decoding import generator
+from block_plugins.decoding.ar_drafter import ARDrafter
 from block_plugins.decoding.drafters import BlockDrafter
 from block_plugins.decoding.settings import BeamSettings, SpeculationSettings
 from block_plugins.errors import UserError
@@ -112,8 +113,11 @@ def test_all_strategies_give_fairseqs_greedy_output(float64_fairseq: None, case:
         tiny.source(row, SYMBOLS): hypothesis[0]["tokens"].tolist()
         for row, hypothesis in zip(source, expected, strict=True)
     }
+    small = tiny.verifier(SYMBOLS, seed + 1, max_target_positions=case["drafter_positions"])
     for drafter in (
         BlockDrafter(block, PAD, UNK, EOS),
+        ARDrafter(small, PAD, EOS),
+        ARDrafter(verifier, PAD, EOS, verifier),
         tiny.ScriptedDrafter(SYMBOLS, scripts, case["errors"], seed=seed),
     ):
         gad = generator.Generator(generator.gad(drafter, verifier, search, speculation), PAD, EOS)
