@@ -298,6 +298,7 @@ def demo(folder: Path) -> subprocess.CompletedProcess[str]:
         DEMO_DRAFTER_UPDATES=str(UPDATES), DEMO_BATCH="4", BPE_SYMBOLS="150", LOG_INTERVAL="1",
         FILTER="0",  # what four updates teach a verifier is degenerate
         SAVE_INTERVAL_UPDATES="2",
+        DEMO_SHARDS="1",  # the distillation by parts has a test of its own
     )  # fmt: skip
 
 
