@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import runpy
 import signal
 import subprocess
 import sys
@@ -434,14 +435,14 @@ def test_inference_gives_one_line_for_each(demo_run: tuple[Path, str], tmp_path:
 
 
 def test_stripped_checkpoints_decode_and_tell_nothing_of_this_machine(
-    demo_run: tuple[Path, str], tmp_path: Path
+    demo_run: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, _ = demo_run
     for name in ("verifier", "drafter"):
         given = folder / f"demo/{name}/checkpoint_last.pt"
         out = tmp_path / f"{name}.pt"
-        command = [sys.executable, str(ROOT / "scripts/strip_checkpoint.py"), str(given), str(out)]
-        subprocess.run(command, check=True, capture_output=True)
+        monkeypatch.setattr(sys, "argv", ["strip_checkpoint.py", str(given), str(out)])
+        runpy.run_path(str(ROOT / "scripts/strip_checkpoint.py"), run_name="__main__")
         state = torch.load(out, weights_only=True)
         assert "last_optimizer_state" not in state
         assert all(weight.dtype == torch.float16 for weight in state["model"].values() if weight.is_floating_point())

@@ -54,7 +54,7 @@ def translator(monkeypatch: pytest.MonkeyPatch) -> Translator:
         cfg.strategy, cfg.block_size = strategy, 4
         for name, value in options.items():
             setattr(cfg, name, value)
-        given = SimpleNamespace(beam=beam, **(search or {}))
+        given = SimpleNamespace(**{"beam": beam, **(search or {})})
         own = None
         if strategy == "fairseq":
             own = SequenceGenerator([verifier], SYMBOLS, beam_size=beam, **(search or {}))
@@ -199,11 +199,13 @@ def test_a_block_fills_the_drafters_positions_but_is_no_longer(
     ("search", "message"),
     [
         ({"max_len_b": 3, "min_len": 4}, "--min-len 4 is more than the longest output allowed here, 3 tokens"),
-        ({"max_len_b": -2, "min_len": -9}, "--max-len-a 0 --max-len-b -2"),
-        ({"temperature": 0.0}, "--temperature"),
+        ({"max_len_b": -2, "min_len": -9}, "--max-len-a 0 --max-len-b -2 allow -2 tokens: raise one of them"),
+        ({"temperature": 0.0}, "--temperature must be more than 0, not 0.0"),
+        ({"beam": 0}, "--beam must be at least 1, not 0"),
+        ({"nbest": 0}, "--nbest must be at least 1, not 0"),
     ],
 )
-def test_limits_that_leave_no_output_are_refused(
+def test_numbers_that_leave_no_output_are_refused(
     translator: Translator, strategy: str, beam: int, search: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(UserError, match=message):
