@@ -85,6 +85,17 @@ def refuse_what_is_not_honoured(options: Any, strategy: str) -> None:
             raise UserError(f"{_flag(option.name)} is not possible with --strategy {strategy}: {why}")
 
 
+def check_search(options: Any) -> None:
+    """Raises ``UserError`` for numbers in fairseq's generation options that no search can do anything with."""
+    for name, default in (("beam", 5), ("nbest", 1)):
+        value = getattr(options, name, default)
+        if value < 1:
+            raise UserError(f"{_flag(name)} must be at least 1, not {value}")
+    temperature = getattr(options, "temperature", 1.0)
+    if not temperature > 0:
+        raise UserError(f"--temperature must be more than 0, not {temperature}")
+
+
 def check_shards(shards: int, shard: int) -> None:
     """Raises ``UserError`` where there is no shard of that number."""
     if not 0 <= shard < shards:
@@ -169,6 +180,7 @@ def build_generator(task: Any, models: list[Any], options: Any, fairseq_generato
     ``--AR-path`` then gets as well. ``fairseq_generator`` is fairseq's own generator, for the strategy of that name.
     """
     cfg = task.cfg
+    check_search(options)
     refuse_what_is_not_honoured(options, cfg.strategy)
     search = _search_settings(task.target_dictionary, options)
     model = models[0]

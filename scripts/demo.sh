@@ -9,6 +9,7 @@
 #
 # DEMO_UPDATES, DEMO_DRAFTER_UPDATES   length of the two trainings
 # DEMO_BATCH   sentences decoded together (1)
+# DEMO_SHARDS  parts that the training text is translated in (4)
 # DEMO_TEXT    another corpus: folder with {train,valid,test}.{en,de}
 # BPE_SYMBOLS  merges of the joint BPE (3000)
 # LAYERS, EMBED_DIM and the other variables of train.sh (README) hold for both trainings
@@ -63,7 +64,7 @@ ROLE=verifier train verifier "$VERIFIER_UPDATES"
 VERIFIER=$DEMO_DIR/verifier/checkpoint_last.pt
 
 step "3/6 the verifier's own translations of the training text"
-VERIFIER=$VERIFIER OUT=$DEMO_DIR/distilled SHARDS=4 "$ROOT/scripts/distill.sh"
+VERIFIER=$VERIFIER OUT=$DEMO_DIR/distilled SHARDS=${DEMO_SHARDS:-4} "$ROOT/scripts/distill.sh"
 
 step "4/6 the drafter: one decoder layer on the verifier's encoder"
 DATA=$DEMO_DIR/distilled/bin VERIFIER=$VERIFIER INIT_PARTS=all FREEZE_ENCODER=1 ENCODER_LAYERS=$LAYERS DECODER_LAYERS=1 \

@@ -6,6 +6,19 @@ import pytest
 import torch
 
 REPOSITORY = Path(__file__).resolve().parents[1]
+LONGEST_FIRST = ["test_scripts.py", "test_main_job.py", "test_reference.py", "test_lossless.py"]
+"""Files that take the longest. Where files are shared out among workers, the last one to finish mustn't begin late."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """xdist would hand out first what has the most tests, however short they are."""
+    config.option.loadscopereorder = False
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Puts the longest files in front; all else stays as it is."""
+    rank = {name: number for number, name in enumerate(LONGEST_FIRST)}
+    items.sort(key=lambda item: rank.get(item.path.name, len(rank)))
 
 
 @pytest.fixture(scope="session")

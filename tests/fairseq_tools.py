@@ -1,9 +1,14 @@
 """fairseq's command line tools as a user calls them."""
 
+import contextlib
+import importlib
+import io
 import os
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PLUGIN = ["--user-dir", str(REPOSITORY / "block_plugins"), "--task", "translation_lev_modified"]
@@ -28,6 +33,23 @@ def succeed(tool: str, *arguments: object, cwd: Path, stdin: str = "") -> str:
     result = run(tool, *arguments, cwd=cwd, stdin=stdin)
     assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
     return result.stdout
+
+
+def here(tool: str, *arguments: object, cwd: Path, stdin: str = "") -> str:
+    """As ``succeed``, but in this process, which spares the seconds that a tool takes to start.
+
+    For what is decoded or trained; what a tool logs, how it ends and how it starts is seen by ``run``. A ``UserError``
+    goes through.
+    """
+    words = list(map(str, arguments))
+    at = words.index("--user-dir")  # the plugin is there already
+    output = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(output):
+        patch.chdir(cwd)
+        patch.setattr(sys, "argv", [f"fairseq-{tool}", *words[:at], *words[at + 2 :]])
+        patch.setattr(sys, "stdin", io.StringIO(stdin))
+        importlib.import_module(f"fairseq_cli.{tool}").cli_main()
+    return output.getvalue()
 
 
 def column(output: str, letter: str) -> dict[int, list[str]]:

@@ -12,6 +12,7 @@ import pytest
 import torch
 from fairseq import checkpoint_utils
 from fairseq.models.transformer.transformer_legacy import base_architecture
+from fairseq_tools import here
 from tiny_training import TINY, drafter, make_task, padded, verifier, write_data
 
 from block_plugins.errors import UserError
@@ -173,9 +174,7 @@ def test_training_starts_from_the_file_that_the_script_writes(tmp_path: Path) ->
         "--reset-optimizer --reset-dataloader --reset-lr-scheduler --reset-meters"
     )
     data = str(write_data(tmp_path / "data"))
-    command = [sys.executable, "-m", "fairseq_cli.train", data, *flags.split()]
-    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert result.returncode == 0, result.stdout + result.stderr
+    here("train", data, *flags.split(), cwd=tmp_path)
     start = torch.load(out, weights_only=True)["model"]
     after = torch.load(tmp_path / "save" / "checkpoint_last.pt", weights_only=True)["model"]
     assert start.keys() == after.keys()

@@ -14,7 +14,7 @@ import fairseq_cli.generate
 import fairseq_cli.interactive
 import pytest
 import torch
-from fairseq_tools import PLUGIN, column, run, succeed
+from fairseq_tools import PLUGIN, column, here, run, succeed
 
 from block_plugins import checkpoints, generation
 from block_plugins.errors import UserError
@@ -82,8 +82,8 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
     languages = ["-s", "en", "-t", "de"]
     succeed("preprocess", *languages, "--joined-dictionary", *prefixes, "--destdir", result.data, cwd=elsewhere)
     shared = [result.data, *languages, *PLUGIN, *SMALL, "--save-dir"]
-    succeed("train", *shared, result.verifier.parent, "--arch", "transformer", "--noise", "no_noise", "--criterion",
-            "label_smoothed_cross_entropy", "--max-update", 120, cwd=elsewhere)  # fmt: skip
+    here("train", *shared, result.verifier.parent, "--arch", "transformer", "--noise", "no_noise", "--criterion",
+         "label_smoothed_cross_entropy", "--max-update", 120, cwd=elsewhere)  # fmt: skip
     succeed("train", *shared, result.drafter.parent, "--arch", "block", "--noise", "block_mask", "--block-size", 8,
             "--src-embedding-copy", "--criterion", "glat_loss", "--max-update", 300, "--total-up", 300,
             cwd=elsewhere)  # fmt: skip
@@ -92,7 +92,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
 
 def test_a_model_that_knows_its_text_accepts_whole_blocks(job: Job, tmp_path: Path) -> None:
     stats = tmp_path / "stats.json"
-    greedy = column(succeed("generate", *job.alone("fairseq"), "--beam", 1, cwd=tmp_path), "H")
+    greedy = column(here("generate", *job.alone("fairseq"), "--beam", 1, cwd=tmp_path), "H")
     options = job.gad("--stats-path", stats, "--print-step", "--retain-iter-history", "--lookahead", "constant")
     result = run("generate", *options, cwd=tmp_path)
     output = result.stdout
@@ -117,14 +117,14 @@ def test_approximate_drafters_and_every_lookahead_give_the_same_text(job: Job, t
     for dtype in ("fp32", "bf16", "int8"):
         for lookahead in ("constant", "auto"):
             words = job.gad("--drafter-dtype", dtype, "--lookahead", lookahead, "--batch-size", 3)
-            found = column(succeed("generate", *words, cwd=tmp_path), "H")
+            found = column(here("generate", *words, cwd=tmp_path), "H")
             assert [found[n][1] for n in range(12)] == TARGET.splitlines()
 
 
 def test_left_to_right_with_one_beam_and_with_several(job: Job, tmp_path: Path) -> None:
-    greedy = column(succeed("generate", *job.alone("AR"), cwd=tmp_path), "H")
-    assert column(succeed("generate", *job.alone("left2right"), "--beam", 1, cwd=tmp_path), "H") == greedy
-    output = succeed("generate", *job.alone("left2right"), "--beam", 3, "--nbest", 2, cwd=tmp_path)
+    greedy = column(here("generate", *job.alone("AR"), cwd=tmp_path), "H")
+    assert column(here("generate", *job.alone("left2right"), "--beam", 1, cwd=tmp_path), "H") == greedy
+    output = here("generate", *job.alone("left2right"), "--beam", 3, "--nbest", 2, cwd=tmp_path)
     lines = [line.split("\t") for line in output.splitlines() if line.startswith("H-")]
     assert len(lines) == 24
     for n in range(12):
@@ -134,12 +134,12 @@ def test_left_to_right_with_one_beam_and_with_several(job: Job, tmp_path: Path) 
 
 
 def test_results_path_sharding_and_length_options(job: Job, tmp_path: Path) -> None:
-    whole = column(succeed("generate", *job.alone("fairseq"), "--beam", 1, "--max-len-b", 3, cwd=tmp_path), "H")
+    whole = column(here("generate", *job.alone("fairseq"), "--beam", 1, "--max-len-b", 3, cwd=tmp_path), "H")
     halves: dict[int, list[str]] = {}
     for shard in (0, 1):
-        succeed("generate", *job.gad("--max-len-b", 3, "--batch-size", 2, "--num-shards", 2, "--shard-id", shard,
-                                     "--gen-subset", "test", "--results-path", tmp_path / str(shard)),
-                cwd=tmp_path)  # fmt: skip
+        here("generate", *job.gad("--max-len-b", 3, "--batch-size", 2, "--num-shards", 2, "--shard-id", shard,
+                                  "--gen-subset", "test", "--results-path", tmp_path / str(shard)),
+             cwd=tmp_path)  # fmt: skip
         text = (tmp_path / str(shard) / "generate-test.txt").read_text(encoding="utf-8")
         shard_lines = column(text, "H")
         assert len(shard_lines) == 6
@@ -148,22 +148,38 @@ def test_results_path_sharding_and_length_options(job: Job, tmp_path: Path) -> N
     assert {n: fields[1] for n, fields in halves.items()} == {n: fields[1] for n, fields in whole.items()}
 
 
-def test_interactive_keeps_order_and_empty_lines(job: Job, tmp_path: Path) -> None:
-    lines = ["the dog sleeps", "", "the cat sees a dog", "unheard words here", "a"]
+def test_interactive_keeps_order_and_gives_a_line_for_every_line(job: Job, tmp_path: Path) -> None:
+    """Empty lines, blank ones, such of nothing but unknown characters, and the longest that fits, among others."""
+    words = "the dog sleeps||the cat sees a dog|unheard words here|a|\u2603 \u200b \u96ea\u4eba|\u3000|the|\u0001"
+    lines = [*words.split("|"), "the bird and the cat see the tree", "the " * 28 + "dog"]
     stdin = "\n".join(lines) + "\n"
-    for strategy in (job.gad(), job.alone("AR")):
-        output = succeed("interactive", *strategy, "--buffer-size", 5, "--batch-size", 3, cwd=tmp_path, stdin=stdin)
+
+    def translated(tool: Callable[..., str], options: list[object]) -> dict[int, str]:
+        output = tool("interactive", *options, "--buffer-size", 8, "--batch-size", 3, cwd=tmp_path, stdin=stdin)
         found = column(output, "H")
-        assert sorted(found) == [0, 1, 2, 3, 4]
-        assert found[0][1] == "der Hund schlaeft"
-        assert found[1][1] == ""
-        assert found[2][1] == "die Katze sieht einen Hund"
-    expected = column(succeed("interactive", *job.alone("fairseq"), "--beam", 1, cwd=tmp_path, stdin=stdin), "H")
-    assert {n: fields[1] for n, fields in found.items()} == {n: fields[1] for n, fields in expected.items()}
+        assert sorted(found) == list(range(len(lines)))
+        assert found[1][1] == found[6][1] == ""
+        return {n: fields[1] for n, fields in found.items()}
+
+    expected = translated(here, job.alone("fairseq", "--beam", 1))
+    assert expected[0] == "der Hund schlaeft"
+    assert expected[2] == "die Katze sieht einen Hund"
+    assert expected == translated(succeed, job.gad())
+    for strategy in (job.gad("--beta", 10**9), job.alone("AR", "--print-step"), job.alone("left2right", "--beam", 1)):
+        assert expected == translated(here, strategy)
+    beams = translated(here, job.alone("left2right", "--beam", 5))
+    assert [beams[n] for n in (0, 2, 9)] == [expected[n] for n in (0, 2, 9)]
+    translated(here, job.alone("drafter"))
+
+
+@pytest.mark.parametrize("strategy", ["gad", "AR", "left2right", "fairseq"])
+def test_an_empty_file_has_an_empty_translation(job: Job, tmp_path: Path, strategy: str) -> None:
+    options = job.gad() if strategy == "gad" else job.alone(strategy)
+    assert here("interactive", *options, cwd=tmp_path) == ""
 
 
 def test_drafter_alone_and_score(job: Job, tmp_path: Path) -> None:
-    found = column(succeed("generate", *job.alone("drafter"), cwd=tmp_path), "H")
+    found = column(here("generate", *job.alone("drafter"), cwd=tmp_path), "H")
     (tmp_path / "hyp").write_text("".join(found[n][1] + "\n" for n in range(12)), encoding="utf-8")
     (tmp_path / "ref").write_text(TARGET + "\n", encoding="utf-8")
     output = succeed("score", "--sys", tmp_path / "hyp", "--ref", tmp_path / "ref", cwd=tmp_path)
@@ -185,7 +201,7 @@ def test_an_interrupted_decode_keeps_its_statistics(job: Job, tmp_path: Path) ->
 
 def test_too_long_lines_are_skipped_where_asked_for(job: Job, tmp_path: Path) -> None:
     stdin = f"the dog sleeps\n{' '.join(['dog'] * 40)}\nthe dog sleeps\n"
-    output = succeed("interactive", *job.gad("--skip-invalid-size-inputs-valid-test"), cwd=tmp_path, stdin=stdin)
+    output = here("interactive", *job.gad("--skip-invalid-size-inputs-valid-test"), cwd=tmp_path, stdin=stdin)
     assert sorted(column(output, "H")) == [0, 2]
 
 
@@ -206,7 +222,7 @@ def test_a_drafter_configured_by_hydra(job: Job, tmp_path: Path) -> None:
     (tmp_path / "drafter.yaml").write_text("# @package _group_\n" + json.dumps(config), encoding="utf-8")
     succeed("hydra-train", "--config-dir", tmp_path, "--config-name", "drafter", cwd=tmp_path)
     drafter = tmp_path / "checkpoint_last.pt"
-    output = succeed("generate", *job.gad("--path", drafter, "--block-size", 4), cwd=tmp_path)
+    output = here("generate", *job.gad("--path", drafter, "--block-size", 4), cwd=tmp_path)
     assert [fields[1] for _, fields in sorted(column(output, "H").items())] == TARGET.splitlines()
 
 
@@ -338,13 +354,16 @@ def test_numbers_out_of_range(job: Job, fails: Callable[..., str]) -> None:
     assert "--beta" in fails(*job.gad("--beta", 0))
     assert "--tau" in fails(*job.gad("--tau", -0.5))
     assert "--tau" in fails(*job.gad("--tau", "nan"))
-    assert "--block-size" in fails(*job.gad("--block-size", 0))
-    message = fails(*job.gad("--block-size", 31))
-    assert "--block-size 31" in message
-    assert "30 positions" in message
+    for strategy in (job.gad, lambda *options: job.alone("drafter", *options)):
+        assert "--block-size must be at least 1, not 0" in fails(*strategy("--block-size", 0))
+        message = fails(*strategy("--block-size", 31))
+        assert "--block-size 31" in message
+        assert "30 positions" in message
     assert "--min-len 9" in fails(*job.gad("--min-len", 9, "--max-len-b", 8))
     assert "--stats-path" in fails(*job.gad("--stats-path", "/nowhere/at/all.json"))
     assert "--shard-id" in fails(*job.gad("--num-shards", 2, "--shard-id", 2))
+    assert "--beam must be at least 1, not 0" in fails(*job.alone("left2right", "--beam", 0))
+    assert "--temperature must be more than 0, not 0.0" in fails(*job.alone("fairseq", "--temperature", 0))
 
 
 def test_what_needs_a_gpu(job: Job, fails: Callable[..., str]) -> None:
@@ -384,13 +403,55 @@ def test_iterations_of_fairseqs_search_are_refused(job: Job, fails: Callable[...
     assert "--print-step" in fails(*job.alone("fairseq", "--print-step"))
 
 
-def test_line_longer_than_the_verifiers_positions(job: Job, fails: Callable[..., str], tmp_path: Path) -> None:
+STRATEGIES = ["gad", "AR", "left2right --beam 1", "left2right --beam 5", "drafter", "fairseq"]
+
+
+def options_of(job: Job, strategy: str, *more: object) -> list[object]:
+    name, *words = strategy.split()
+    return job.gad(*words, *more) if name == "gad" else job.alone(name, *words, *more)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_line_longer_than_the_models_positions(
+    job: Job, fails: Callable[..., str], tmp_path: Path, strategy: str
+) -> None:
     file = tmp_path / "in"
     file.write_text("the dog sleeps\na dog\n" + "dog " * 30 + "\n", encoding="utf-8")
-    for strategy in (job.gad(), job.alone("AR"), job.alone("fairseq")):
-        message = fails(*strategy, "--input", file, "--buffer-size", 2, "--batch-size", 2, tool=fairseq_cli.interactive)
-        assert "line 3 is too long: 31 tokens" in message
-        assert "--skip-invalid-size-inputs-valid-test" in message
+    options = options_of(job, strategy, "--input", file, "--buffer-size", 2, "--batch-size", 2)
+    message = fails(*options, tool=fairseq_cli.interactive)
+    assert "line 3 is too long: 31 tokens (at most 30 and 30 fit)" in message
+    assert "--skip-invalid-size-inputs-valid-test" in message
+
+
+def with_source_positions(checkpoint: Path, positions: int, out: Path) -> Path:
+    """A copy of a checkpoint whose encoder has so many positions."""
+    state = checkpoints.read(str(checkpoint), "--path")
+    model = state["cfg"]["model"]
+    if isinstance(model, dict):
+        model["max_source_positions"] = positions
+    else:
+        model.max_source_positions = positions
+    learned = state["model"].get("encoder.embed_positions.weight")
+    if learned is not None:
+        state["model"]["encoder.embed_positions.weight"] = learned[: positions + 2].clone()  # two more for padding
+    torch.save(state, out)
+    return out
+
+
+@pytest.mark.parametrize("shorter", ["--path", "--AR-path"])
+def test_a_line_must_fit_the_drafter_and_the_verifier(
+    job: Job, fails: Callable[..., str], tmp_path: Path, shorter: str
+) -> None:
+    whole = job.drafter if shorter == "--path" else job.verifier
+    short = job.gad(shorter, with_source_positions(whole, 8, tmp_path / "short.pt"))
+    # the fifth line of the test set is the first of those with nine tokens
+    message = fails(*short)
+    assert "line 5 is too long: 9 source and 9 target tokens (at most 8 and 30 fit)" in message
+    output = here("generate", *short, "--skip-invalid-size-inputs-valid-test", cwd=tmp_path)
+    fitting = [n for n, line in enumerate(SOURCE.splitlines()) if len(line.split()) < 8]
+    assert 2 in fitting and len(fitting) < 12  # line 3 just fits
+    found = {n: fields[1] for n, fields in column(output, "H").items()}
+    assert found == {n: TARGET.splitlines()[n] for n in fitting}
 
 
 def test_data_directories_that_cannot_work(job: Job, fails: Callable[..., str], tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from fairseq import checkpoint_utils
-from fairseq_tools import PLUGIN, column, succeed
+from fairseq_tools import PLUGIN, column, here
 
 import block_plugins  # noqa: F401 - lets torch read the checkpoints
 
@@ -26,7 +26,7 @@ def translate(shared_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Cal
 
     def run(strategy: str, *options: object) -> list[str]:
         paths = ["--path", drafter, "--AR-path", verifier] if strategy == "gad" else ["--path", verifier]
-        output = succeed(
+        output = here(
             "interactive", folder, "-s", "en", "-t", "de", *PLUGIN, "--cpu", "--strategy", strategy, *paths,
             "--buffer-size", 500, "--batch-size", 20, "--remove-bpe", *options,
             cwd=folder, stdin="\n".join(text) + "\n",

@@ -1,9 +1,7 @@
 """The task in training: noise, curriculum, validation, autocast, dictionaries, bad input, the real command line."""
 
-import os
+import logging
 import re
-import subprocess
-import sys
 from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +12,7 @@ import pytest
 import torch
 from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
 from fairseq.modules import FairseqDropout
+from fairseq_tools import PLUGIN, here, run
 from tiny_training import TINY, batch, dictionary, drafter, make_task, verifier, write_data, write_split
 
 from block_plugins import dictionaries
@@ -22,7 +21,6 @@ from block_plugins.criterions.glat_loss import GlatLoss
 from block_plugins.errors import UserError
 
 PAD, EOS, UNK = 1, 2, 3
-ROOT = Path(__file__).resolve().parents[1]
 SOURCES = [[10, 11, 12], [13], [14, 15, 16, 17, 18]]
 TARGETS = [[20, 21, 22, 23], [24], [25, 26, 27]]
 
@@ -293,21 +291,16 @@ def test_left_padded_targets_and_noise_do_not_go_together() -> None:
 # ---- the command line
 
 
-def train(folder: Path, save: Path, *flags: str, expect: int = 0) -> str:
-    """Runs fairseq-train from another directory and gives back all that it wrote."""
+def train_options(folder: Path, save: Path, *flags: str) -> list[str]:
+    """What fairseq-train is told."""
     sizes = "--encoder-layers 1 --decoder-layers 1 --encoder-embed-dim 16 --encoder-ffn-embed-dim 32"
     common = (
-        f"--user-dir {ROOT}/block_plugins --task translation_lev_modified -s en -t de --cpu {sizes} "
+        f"-s en -t de --cpu {sizes} "
         "--max-source-positions 40 --max-target-positions 40 --encoder-learned-pos --decoder-learned-pos "
         "--optimizer adam --lr 1e-3 --max-tokens 40 --update-freq 2 --num-workers 0 --log-format simple "
         "--log-interval 1 --share-all-embeddings --label-smoothing 0.1 --seed 3 --no-epoch-checkpoints"
     )
-    command = [sys.executable, "-m", "fairseq_cli.train", str(folder), "--save-dir", str(save), *common.split(), *flags]
-    result = subprocess.run(
-        command, cwd=save.parent, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
-    )
-    assert result.returncode == expect, result.stdout + result.stderr
-    return result.stdout + result.stderr
+    return [str(folder), "--save-dir", str(save), *PLUGIN, *common.split(), *flags]
 
 
 DRAFTER = [
@@ -325,13 +318,18 @@ DRAFTER = [
 ]
 
 
-def test_interrupted_training_goes_on_where_it_stopped(tmp_path: Path) -> None:
+def test_interrupted_training_goes_on_where_it_stopped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     data = write_data(tmp_path / "data")
-    first = train(data, tmp_path / "drafter", *DRAFTER, "--max-update", "3", "--eval-bleu")
+    first = run(
+        "train", *train_options(data, tmp_path / "drafter", *DRAFTER, "--max-update", "3", "--eval-bleu"), cwd=tmp_path
+    )
+    assert first.returncode == 0, first.stdout + first.stderr
+    log = first.stdout + first.stderr
     for word in ("glat_accu", "word_ins", "nll_loss", "ppl", "valid on 'valid' subset", "| bleu "):
-        assert word in first
-    rest = train(data, tmp_path / "drafter", *DRAFTER, "--max-update", "5")
-    updates = re.findall(r"glat_context_p=([\d.]+),.*num_updates=(\d+)", first + rest)
+        assert word in log
+    with caplog.at_level(logging.INFO):
+        here("train", *train_options(data, tmp_path / "drafter", *DRAFTER, "--max-update", "5"), cwd=tmp_path)
+    updates = re.findall(r"glat_context_p=([\d.]+),.*num_updates=(\d+)", log + caplog.text)
     assert updates == [("0.5", "1"), ("0.467", "2"), ("0.433", "3"), ("0.4", "4"), ("0.367", "5")]  # 0.5 - 0.2 * n / 6
     state = torch.load(tmp_path / "drafter" / "checkpoint_last.pt", weights_only=True)
     assert {entry["step"] for entry in state["last_optimizer_state"]["state"].values()} == {5}
@@ -350,12 +348,13 @@ def test_a_verifier_trains_under_autocast_and_is_saved_in_float32(tmp_path: Path
         "--cpu-autocast",
         "bf16",
     ]
-    train(data, tmp_path / "verifier", *flags, "--max-update", "2")
+    here("train", *train_options(data, tmp_path / "verifier", *flags, "--max-update", "2"), cwd=tmp_path)
     state = torch.load(tmp_path / "verifier" / "checkpoint_last.pt", weights_only=True)
     assert {value.dtype for value in state["model"].values()} == {torch.float32}
 
 
 def test_a_mistake_is_told_in_one_line(tmp_path: Path) -> None:
-    output = train(tmp_path / "absent", tmp_path / "save", *DRAFTER, expect=1)
-    assert "Traceback" not in output
+    result = run("train", *train_options(tmp_path / "absent", tmp_path / "save", *DRAFTER), cwd=tmp_path)
+    output = result.stdout + result.stderr
+    assert result.returncode == 1 and "Traceback" not in output
     assert output.splitlines()[-1].startswith(f"error: data directory {tmp_path}/absent does not exist")

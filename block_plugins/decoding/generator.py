@@ -177,6 +177,10 @@ def fairseq_search(generator: SequenceGenerator) -> DecodeFunction:
 
 def _max_len(search: SearchSettings, src_tokens: Tensor, positions: int) -> int:
     max_len = search.max_len(src_tokens.size(1), positions)
+    if max_len < 0:
+        raise UserError(
+            f"--max-len-a {search.max_len_a:g} --max-len-b {search.max_len_b} allow {max_len} tokens: raise one of them"
+        )
     if search.min_len > max_len:
         raise UserError(
             f"--min-len {search.min_len} is more than the longest output allowed here, {max_len} tokens: "

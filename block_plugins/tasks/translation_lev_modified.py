@@ -215,6 +215,7 @@ class TranslationLevModifiedTask(TranslationTask):
             # fairseq-generate takes its share of the data from these two, of which the first counts the GPUs unless
             # told otherwise, and has no eye for --num-shards and --shard-id
             distributed.distributed_world_size, distributed.distributed_rank = shards.num_shards, shards.shard_id
+        generation.check_search(everything.generation)
         generation.refuse_what_is_not_honoured(everything.generation, self.cfg.strategy)
         self.verifier_positions = generation.check_checkpoints(self.cfg, path, self.src_dict, self.tgt_dict)
 
