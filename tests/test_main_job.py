@@ -121,6 +121,16 @@ def test_approximate_drafters_and_every_lookahead_give_the_same_text(job: Job, t
             assert [found[n][1] for n in range(12)] == TARGET.splitlines()
 
 
+def test_an_autoregressive_drafter(job: Job, tmp_path: Path) -> None:
+    stats = tmp_path / "stats.json"
+    words = job.gad("--path", job.verifier, "--num-draft-tokens", 3, "--stats-path", stats, "--drafter-dtype", "int8")
+    found = column(here("generate", *words, "--batch-size", 5, "--lookahead", "constant", cwd=tmp_path), "H")
+    assert [found[n][1] for n in range(12)] == TARGET.splitlines()
+    assert json.loads(stats.read_text(encoding="utf-8"))["accepted_per_iteration"] > 3
+    alone = column(here("generate", *job.alone("drafter", "--path", job.verifier), cwd=tmp_path), "H")
+    assert [alone[n][1] for n in range(12)] == TARGET.splitlines()
+
+
 def test_left_to_right_with_one_beam_and_with_several(job: Job, tmp_path: Path) -> None:
     greedy = column(here("generate", *job.alone("AR"), cwd=tmp_path), "H")
     assert column(here("generate", *job.alone("left2right"), "--beam", 1, cwd=tmp_path), "H") == greedy
@@ -307,12 +317,11 @@ def test_checkpoint_of_another_program(job: Job, fails: Callable[..., str], tmp_
 
 def test_drafter_and_verifier_swapped(job: Job, fails: Callable[..., str]) -> None:
     message = fails(*job.gad("--path", job.verifier, "--AR-path", job.drafter))
-    assert "--path" in message
+    assert "--AR-path" in message
     assert "swapped" in message
     assert "--AR-path" in fails(*job.gad("--AR-path", job.drafter))
     assert "is a block drafter" in fails(*job.alone("AR", "--path", job.drafter))
     assert "is a block drafter" in fails(*job.alone("fairseq", "--path", job.drafter))
-    assert "needs a block drafter" in fails(*job.alone("drafter", "--path", job.verifier))
 
 
 @pytest.mark.parametrize("which", ["--path", "--AR-path"])
@@ -351,6 +360,7 @@ def test_dictionary_of_another_size(job: Job, fails: Callable[..., str], tmp_pat
 
 
 def test_numbers_out_of_range(job: Job, fails: Callable[..., str]) -> None:
+    assert "--num-draft-tokens must be at least 1, not 0" in fails(*job.gad("--num-draft-tokens", 0))
     assert "--beta" in fails(*job.gad("--beta", 0))
     assert "--tau" in fails(*job.gad("--tau", -0.5))
     assert "--tau" in fails(*job.gad("--tau", "nan"))
