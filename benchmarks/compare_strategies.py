@@ -19,6 +19,7 @@ authors' own script runs too, in a process of its own.
 """
 
 import argparse
+import copy
 import statistics
 import sys
 from dataclasses import dataclass, field
@@ -91,8 +92,13 @@ def rows_at(
     """All strategies at one batch size. ``greedy`` gets fairseq's greedy outputs by source before "floor" runs."""
     symbols = task.target_dictionary
     search = SearchSettings(symbols.pad(), symbols.eos(), symbols.unk(), max_len_b=arguments.max_len_b)
-    int8 = arguments.drafter_dtype == "int8"
-    block = BlockDrafter(drafter, symbols.pad(), symbols.unk(), symbols.eos(), verifier, int8)
+    blocks = {
+        dtype: BlockDrafter(
+            copy.deepcopy(drafter).bfloat16() if dtype == "bf16" else drafter,
+            symbols.pad(), symbols.unk(), symbols.eos(), verifier, dtype == "int8",
+        )
+        for dtype in arguments.drafter_dtype
+    }  # fmt: skip
 
     def fairseq_beam(size: int) -> generator.DecodeFunction:
         own = SequenceGenerator([verifier], symbols, beam_size=size, max_len_b=arguments.max_len_b)
@@ -106,10 +112,14 @@ def rows_at(
     ]
     for name, size, beta, tau in acceptances(arguments.block_size):
         speculation = SpeculationSettings(size, beta, tau, lookahead=arguments.lookahead)
-        rows.append(Row(name, batch, generator.gad(block, verifier, search, speculation), exact=beta == 1))
+        for dtype, block in blocks.items():
+            named = f"{name}, {dtype}" if len(blocks) > 1 else name
+            rows.append(Row(named, batch, generator.gad(block, verifier, search, speculation), exact=beta == 1))
     for size in arguments.block_size:
-        alone = generator.drafter_alone(block, drafter, search, size)
+        alone = generator.drafter_alone(blocks[arguments.drafter_dtype[0]], drafter, search, size)
         rows.append(Row(f"drafter only, block {size}", batch, alone))
+    if arguments.float64:
+        return rows
     for compute_type, beam in (("float32", 1), ("int8", 1), ("float32", 5), ("int8", 5)):
         peer = peers.ctranslate2(arguments.verifier, arguments.data, symbols, compute_type, beam, search)
         if peer is not None:
@@ -161,6 +171,8 @@ def run(arguments: argparse.Namespace) -> tuple[list[dict[str, Any]], list[str]]
     dataset = task.dataset(arguments.subset)
     verifier = checkpoints.load_model(arguments.verifier, "--verifier", task)
     drafter = checkpoints.load_model(arguments.drafter, "--drafter", task)
+    if arguments.float64:
+        verifier, drafter = verifier.double(), drafter.double()
     symbols = task.target_dictionary
     total = min(len(dataset), arguments.lines or len(dataset))
     timed_lines = min(arguments.speed_lines, total)
@@ -169,7 +181,7 @@ def run(arguments: argparse.Namespace) -> tuple[list[dict[str, Any]], list[str]]
 
     greedy: dict[tuple[int, ...], list[int]] = {}
     rows = [row for batch in arguments.batch for row in rows_at(batch, task, verifier, drafter, greedy, arguments)]
-    if not any(row.name.startswith("CTranslate2") for row in rows):
+    if not arguments.float64 and not any(row.name.startswith("CTranslate2") for row in rows):
         notes.append("CTranslate2 isn't installed (pip install -e '.[bench]'): its rows are left out")
     own: list[AuthorsRow] = []
     if arguments.authors is not None:
@@ -294,7 +306,8 @@ def markdown(table: list[dict[str, Any]], notes: list[str], arguments: argparse.
         f"{report.circumstances()}. {sentences} sentences; speeds: medians of {arguments.passes} interleaved passes "
         f"over {min(arguments.speed_lines, sentences)} of them, after a warm-up (the pass over all sentences), loading "
         f"of models and data not included; GAD beta 1 with lookahead {arguments.lookahead}, drafter "
-        f"{arguments.drafter_dtype}; identical and speed-up: against {REFERENCE_ROW} at the same batch size; peak "
+        f"{' and '.join(arguments.drafter_dtype)}{', all else in float64' if arguments.float64 else ''}; identical "
+        f"and speed-up: against {REFERENCE_ROW} at the same batch size; peak "
         "memory: beyond that of the loaded models.",
         "",
         *(f"- {note}" for note in notes),
@@ -312,7 +325,12 @@ def main() -> None:
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 8, 32, 128], help="default: 1 8 32 128")
     parser.add_argument("--block-size", type=int, nargs="+", default=[5, 10, 15, 25], help="default: 5 10 15 25")
     parser.add_argument("--lookahead", choices=("constant", "auto"), default="auto")
-    parser.add_argument("--drafter-dtype", choices=("fp32", "int8"), default="int8")
+    parser.add_argument(
+        "--drafter-dtype", choices=("fp32", "bf16", "int8"), nargs="+", default=["int8"], help="default: int8"
+    )
+    parser.add_argument(
+        "--float64", action="store_true", help="both models in float64, to see what is identical without rounding"
+    )
     parser.add_argument("--max-len-b", type=int, default=200)
     parser.add_argument("--lines", type=int, help="only so many lines of the subset")
     parser.add_argument("--passes", type=int, default=5, help="timed passes (default: 5)")
