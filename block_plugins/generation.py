@@ -20,7 +20,7 @@ from block_plugins.decoding.ar_drafter import ARDrafter
 from block_plugins.decoding.cached_decoder import DecoderLayers, why_not_cached
 from block_plugins.decoding.cuda_graphs import GraphedLayers
 from block_plugins.decoding.drafters import BlockDrafter, Drafter
-from block_plugins.decoding.settings import BeamSettings, SearchSettings, SpeculationSettings
+from block_plugins.decoding.settings import BeamSettings, SamplingSettings, SearchSettings, SpeculationSettings
 from block_plugins.decoding.statistics import Statistics
 from block_plugins.errors import UserError
 from block_plugins.models.block_nat import BlockNATModel
@@ -67,6 +67,8 @@ def refuse_what_is_not_honoured(options: Any, strategy: str) -> None:
                 raise UserError(f"{_flag(name)} is not possible with --strategy fairseq: its search has no iterations")
         return
     honoured = set(_HONOURED)
+    if strategy in ("gad", "AR"):
+        honoured |= {"sampling", "sampling_topk", "sampling_topp"}
     if strategy == "left2right":
         beam, nbest = getattr(options, "beam", 5), getattr(options, "nbest", 1)
         if nbest > beam:
@@ -94,6 +96,24 @@ def check_search(options: Any) -> None:
     temperature = getattr(options, "temperature", 1.0)
     if not temperature > 0:
         raise UserError(f"--temperature must be more than 0, not {temperature}")
+
+
+def check_sampling(cfg: Any, options: Any) -> None:
+    """Raises ``UserError`` for options of sampling, fairseq's and the task's, that don't go together."""
+    sampling = getattr(options, "sampling", False)
+    if not sampling:
+        if cfg.draft_temperature is not None:
+            raise UserError("--draft-temperature is for --sampling: give that as well, or leave it out")
+        for name in ("sampling_topk", "sampling_topp"):
+            if cfg.strategy != "fairseq" and getattr(options, name, -1) > 0:
+                raise UserError(f"{_flag(name)} is for --sampling: give that as well, or leave it out")
+        return
+    if cfg.strategy == "gad" and cfg.beta > 1:
+        raise UserError(f"--sampling judges drafts by chance: --beta {cfg.beta} has no meaning there; leave it out")
+    if cfg.draft_temperature is not None and cfg.strategy != "gad":
+        raise UserError(f"--draft-temperature: --strategy {cfg.strategy} draws nothing from a drafter; leave it out")
+    if cfg.draft_temperature is not None and not cfg.draft_temperature >= 0:
+        raise UserError(f"--draft-temperature must not be negative, but is {cfg.draft_temperature}")
 
 
 def check_shards(shards: int, shard: int) -> None:
@@ -182,6 +202,7 @@ def build_generator(task: Any, models: list[Any], options: Any, fairseq_generato
     cfg = task.cfg
     check_search(options)
     refuse_what_is_not_honoured(options, cfg.strategy)
+    check_sampling(cfg, options)
     search = _search_settings(task.target_dictionary, options)
     model = models[0]
     layers = GraphedLayers if cfg.cuda_graphs else DecoderLayers
@@ -190,7 +211,7 @@ def build_generator(task: Any, models: list[Any], options: Any, fairseq_generato
     if cfg.strategy == "fairseq":
         decode = generator.fairseq_search(fairseq_generator)
     elif cfg.strategy == "AR":
-        decode = generator.autoregressive(model, search, layers)
+        decode = generator.autoregressive(model, search, layers, _sampling_settings(options))
     elif cfg.strategy == "left2right":
         beam = _beam_settings(cfg, options)
         if beam.size > 1:
@@ -205,12 +226,17 @@ def build_generator(task: Any, models: list[Any], options: Any, fairseq_generato
             verifier.to(device=parameter.device, dtype=parameter.dtype)
             if cfg.cuda_graphs:
                 _check_graphed(verifier)
-        drafter, size = _drafter(model, cfg, search, verifier, layers)
+        temperature = 0.0
+        if getattr(options, "sampling", False):
+            temperature = search.temperature if cfg.draft_temperature is None else cfg.draft_temperature
+        drafter, size = _drafter(model, cfg, search, verifier, layers, temperature)
         if verifier is None:
             decode = generator.drafter_alone(drafter, model, search, size)
         else:
             keep_drafts = bool(getattr(options, "retain_iter_history", False))
-            speculation = SpeculationSettings(size, cfg.beta, cfg.tau, keep_drafts, str(cfg.lookahead))
+            speculation = SpeculationSettings(
+                size, cfg.beta, cfg.tau, keep_drafts, str(cfg.lookahead), _sampling_settings(options)
+            )
             decode = generator.gad(drafter, verifier, search, speculation, layers)
     return generator.Generator(decode, search.pad, search.eos)
 
@@ -249,6 +275,14 @@ def _search_settings(dictionary: Any, options: Any) -> SearchSettings:
     )
 
 
+def _sampling_settings(options: Any) -> SamplingSettings | None:
+    if not getattr(options, "sampling", False):
+        return None
+    return SamplingSettings(
+        topk=max(0, getattr(options, "sampling_topk", -1)), topp=max(0.0, getattr(options, "sampling_topp", -1.0))
+    )
+
+
 def _beam_settings(cfg: Any, options: Any) -> BeamSettings:
     return BeamSettings(
         size=getattr(options, "beam", 5),
@@ -266,8 +300,9 @@ def _drafter(
     search: SearchSettings,
     verifier: torch.nn.Module | None,
     layers: type[DecoderLayers],
+    temperature: float,
 ) -> tuple[Drafter, int]:
-    """The drafter, and how many tokens it drafts at most."""
+    """The drafter, which draws at ``temperature`` (0: takes the best), and how many tokens it drafts at most."""
     positions = model.decoder.max_positions()
     is_block = isinstance(model, BlockNATModel)
     if is_block and cfg.block_size > positions:
@@ -279,8 +314,9 @@ def _drafter(
     if dtype in ("fp32", "bf16"):
         model.to(torch.float32 if dtype == "fp32" else torch.bfloat16)
     if is_block:
-        return BlockDrafter(model, search.pad, search.unk, search.eos, verifier, int8, layers), cfg.block_size
-    return ARDrafter(model, search.pad, search.eos, verifier, int8, layers), cfg.num_draft_tokens
+        block = BlockDrafter(model, search.pad, search.unk, search.eos, verifier, int8, layers, temperature)
+        return block, cfg.block_size
+    return ARDrafter(model, search.pad, search.eos, verifier, int8, layers, temperature), cfg.num_draft_tokens
 
 
 def _check_graphed(model: Any) -> None:

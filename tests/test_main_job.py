@@ -131,6 +131,23 @@ def test_an_autoregressive_drafter(job: Job, tmp_path: Path) -> None:
     assert [alone[n][1] for n in range(12)] == TARGET.splitlines()
 
 
+def test_sampling_is_repeatable_by_its_seed(job: Job, tmp_path: Path) -> None:
+    def drawn(options: list[object], seed: int) -> list[str]:
+        words = [*options, "--sampling", "--beam", 1, "--temperature", 3, "--seed", seed, "--max-len-b", 12]
+        found = column(here("generate", *words, cwd=tmp_path), "H")
+        return [found[n][1] for n in range(12)]
+
+    for options in (
+        job.alone("AR", "--sampling-topk", 20),
+        job.gad("--draft-temperature", 1, "--sampling-topp", 0.95),
+        job.gad("--path", job.verifier),
+    ):
+        first = drawn(options, 1)
+        assert first == drawn(options, 1)
+        assert first != drawn(options, 2)
+        assert first != TARGET.splitlines()
+
+
 def test_left_to_right_with_one_beam_and_with_several(job: Job, tmp_path: Path) -> None:
     greedy = column(here("generate", *job.alone("AR"), cwd=tmp_path), "H")
     assert column(here("generate", *job.alone("left2right"), "--beam", 1, cwd=tmp_path), "H") == greedy
@@ -386,7 +403,6 @@ def test_what_needs_a_gpu(job: Job, fails: Callable[..., str]) -> None:
     "flags",
     [
         "--nbest 2",
-        "--sampling --beam 1",
         "--print-alignment",
         "--constraints",
         "--lm-path lm.pt",
@@ -403,6 +419,18 @@ def test_what_is_not_honoured_is_refused_by_name(job: Job, fails: Callable[..., 
     words = flags.split()
     for strategy in (job.gad(*words), job.alone("AR", *words), job.alone("drafter", *words)):
         assert words[0] in fails(*strategy)
+
+
+def test_options_of_sampling_that_do_not_go_together(job: Job, fails: Callable[..., str]) -> None:
+    sampling = ["--sampling", "--beam", 1]
+    for strategy in (job.alone("drafter", *sampling), job.alone("left2right", *sampling)):
+        assert "--sampling" in fails(*strategy)
+    assert "--beta 5" in fails(*job.gad(*sampling, "--beta", 5, "--tau", 1))
+    assert "--temperature" in fails(*job.gad(*sampling, "--temperature", 0))
+    assert "--draft-temperature must not be negative" in fails(*job.gad(*sampling, "--draft-temperature", -1))
+    assert "--draft-temperature" in fails(*job.alone("AR", *sampling, "--draft-temperature", 1))
+    assert "--draft-temperature is for --sampling" in fails(*job.gad("--draft-temperature", 1))
+    assert "--sampling-topk is for --sampling" in fails(*job.gad("--sampling-topk", 5))
 
 
 def test_ensembles_are_refused(job: Job, fails: Callable[..., str]) -> None:

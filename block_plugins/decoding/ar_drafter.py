@@ -13,8 +13,9 @@ from block_plugins.decoding.cached_decoder import (
     open_decoder,
 )
 from block_plugins.decoding.drafters import Draft, same_encoder
-from block_plugins.decoding.host import Array, best
+from block_plugins.decoding.host import Array
 from block_plugins.decoding.int8 import Int8Linear
+from block_plugins.decoding.sampling import propose_by_chance
 
 
 class ARDrafter:
@@ -28,8 +29,10 @@ class ARDrafter:
         verifier: FairseqEncoderDecoderModel | None = None,
         int8: bool = False,
         layers: type[DecoderLayers] = DecoderLayers,
+        temperature: float = 0.0,
     ) -> None:
-        """``verifier``, ``int8`` and ``layers`` as for ``BlockDrafter``."""
+        """``verifier``, ``int8``, ``layers`` and ``temperature`` as for ``BlockDrafter``."""
+        self.temperature = temperature
         self.encoder = model.encoder
         self.shares_encoder = verifier is not None and same_encoder(model.encoder, verifier.encoder)
         self.decoder = open_decoder(model.encoder, model.decoder, layers)
@@ -59,21 +62,26 @@ class ARDraftState:
     def propose(self, prefix: Array, length: Array, newest: int, size: int, k: int | None = None) -> Draft:
         """See ``DraftState.propose``."""
         k = size if k is None else k
-        tokens, start = self._unread(prefix, length, newest)
-        logits = self.state.step(torch.from_numpy(tokens).to(self.state.device), start)
+        unread, start = self._unread(prefix, length, newest)
+        logits = self.state.step(torch.from_numpy(unread).to(self.state.device), start)
         last = torch.from_numpy(length - start).to(logits.device)
         logits = logits[torch.arange(len(length), device=logits.device), last].unsqueeze(1)
         drafted: list[Tensor] = []
         scores: list[Tensor] = []
+        drawn_from: list[Tensor] = []
         for step in range(k):
             if step > 0:
                 logits = self.state.step(drafted[-1], length + step)
             logits[..., self.owner.pad] = float("-inf")
-            drafted.append(best(logits)[1])
+            tokens, probs = propose_by_chance(logits, self.owner.temperature)
+            drafted.append(tokens)
             scores.append(logits)
+            if probs is not None:
+                drawn_from.append(probs)
         self.length, self.drafted = length.copy(), k
         room = (self.owner.decoder.positions - length).clip(0, k)
-        return Draft(torch.cat(drafted, dim=1), torch.cat(scores, dim=1), room)
+        joined = torch.cat(drawn_from, dim=1) if drawn_from else None
+        return Draft(torch.cat(drafted, dim=1), torch.cat(scores, dim=1), room, joined)
 
     def _unread(self, prefix: Array, length: Array, newest: int) -> tuple[Array, Array]:
         """The inputs that the cache lacks, ``[B, n]``, and the position of the first, ``[B]``.

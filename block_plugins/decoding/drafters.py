@@ -20,19 +20,21 @@ from block_plugins.decoding.cached_decoder import (
     why_not_cached,
 )
 from block_plugins.decoding.fast_path import MAX_ROWS, Embeddings
-from block_plugins.decoding.host import Array, best
+from block_plugins.decoding.host import Array
 from block_plugins.decoding.int8 import Int8Linear
+from block_plugins.decoding.sampling import propose_by_chance
 
 
 @dataclass
 class Draft:
     """Tokens ``[B, k]`` and the drafter's logits for them, ``[B, k, V]``; of row b the first ``length[b]`` count.
-    ``length`` is on the host.
+    ``length`` is on the host. Tokens that were drawn were drawn from ``probs`` ``[B, k, V]``.
     """
 
     tokens: Tensor
     logits: Tensor
     length: Array
+    probs: Tensor | None = None
 
 
 class DraftState(Protocol):
@@ -82,12 +84,14 @@ class BlockDrafter:
         verifier: FairseqEncoderDecoderModel | None = None,
         int8: bool = False,
         layers: type[DecoderLayers] = DecoderLayers,
+        temperature: float = 0.0,
     ) -> None:
         """Where ``verifier`` has the very encoder that the drafter has, that encoder runs once for both.
 
         With ``int8`` the output projection, which is most of the weights of a shallow drafter, is computed in 8 bits.
-        ``layers`` is how the decoder's layers are run.
+        ``layers`` is how the decoder's layers are run. Tokens are drawn at ``temperature``; 0 takes the best ones.
         """
+        self.temperature = temperature
         self.encoder = model.encoder
         self.shares_encoder = verifier is not None and same_encoder(model.encoder, verifier.encoder)
         self.decoder = model.decoder
@@ -145,7 +149,8 @@ class BlockDraftState:
         # the network always reads a whole block of masks, as it was trained to
         logits = owner.project(self.features(prefix, length, min(newest, prefix.shape[1]), room, size)[:, :k])
         logits[..., owner.pad] = float("-inf")
-        return Draft(best(logits)[1], logits, room.clip(max=k))
+        tokens, probs = propose_by_chance(logits, owner.temperature)
+        return Draft(tokens, logits, room.clip(max=k), probs)
 
     def features(self, prefix: Array, length: Array, newest: int, room: Array, k: int) -> Tensor:
         """Finished features ``[B, k, d]`` of ``k`` masks behind each prefix; row b has room for ``room[b]`` of them."""

@@ -17,7 +17,7 @@ from block_plugins.decoding.drafters import Drafter
 from block_plugins.decoding.hypotheses import Hypotheses, Hypothesis, hypothesis
 from block_plugins.decoding.left_to_right import greedy
 from block_plugins.decoding.lookahead import AutoLookahead, ConstantLookahead, Lookahead
-from block_plugins.decoding.settings import BeamSettings, SearchSettings, SpeculationSettings
+from block_plugins.decoding.settings import BeamSettings, SamplingSettings, SearchSettings, SpeculationSettings
 from block_plugins.decoding.speculative import History, speculate
 from block_plugins.decoding.statistics import Statistics
 from block_plugins.errors import UserError
@@ -83,8 +83,9 @@ def gad(
 ) -> DecodeFunction:
     """Block-speculative decoding: the verifier's output (beta 1), or close to it (top-beta within tau)."""
     step_decoder = open_decoder(verifier.encoder, verifier.decoder, layers)
-    # With beta > 1 the text depends on how much of a draft is verified, and must not depend on measured times.
-    auto = speculation.lookahead == "auto" and speculation.beta == 1
+    # With beta > 1, and with sampling, the text depends on how much of a draft is verified, and must not depend on
+    # measured times.
+    auto = speculation.lookahead == "auto" and speculation.beta == 1 and speculation.sampling is None
     lookahead: Lookahead = (AutoLookahead if auto else ConstantLookahead)(speculation.block_size)
 
     def decode(src_tokens: Tensor, src_lengths: Tensor, prefix: Tensor | None, statistics: Statistics) -> Decoded:
@@ -105,9 +106,12 @@ def gad(
 
 
 def autoregressive(
-    verifier: FairseqEncoderDecoderModel, search: SearchSettings, layers: type[DecoderLayers] = DecoderLayers
+    verifier: FairseqEncoderDecoderModel,
+    search: SearchSettings,
+    layers: type[DecoderLayers] = DecoderLayers,
+    sampling: SamplingSettings | None = None,
 ) -> DecodeFunction:
-    """The verifier's greedy output, one token a step."""
+    """The verifier's greedy output, or a draw from its distribution, one token a step."""
     step_decoder = open_decoder(verifier.encoder, verifier.decoder, layers)
 
     def decode(src_tokens: Tensor, src_lengths: Tensor, prefix: Tensor | None, statistics: Statistics) -> Decoded:
@@ -116,7 +120,7 @@ def autoregressive(
             encoder_out = verifier.encoder(src_tokens, src_lengths=src_lengths)
             state = step_decoder.start(encoder_out, max_len + 1)
         hypotheses = Hypotheses(src_tokens.size(0), max_len, search.eos)
-        steps = greedy(state, Constraints(search, max_len, prefix), hypotheses, statistics)
+        steps = greedy(state, Constraints(search, max_len, prefix), hypotheses, statistics, sampling)
         return _with_steps(_finished(hypotheses, search, src_tokens, verifier), steps)
 
     return decode

@@ -1,4 +1,4 @@
-"""Greedy decoding, one token a step, on the cached decoder."""
+"""Greedy decoding and sampling, one token a step, on the cached decoder."""
 
 import numpy as np
 import torch
@@ -7,19 +7,32 @@ from block_plugins.decoding.cached_decoder import DecoderState
 from block_plugins.decoding.constraints import Constraints
 from block_plugins.decoding.host import best, to_host
 from block_plugins.decoding.hypotheses import Hypotheses
+from block_plugins.decoding.sampling import distribution, draw
+from block_plugins.decoding.settings import SamplingSettings
 from block_plugins.decoding.statistics import Statistics
 
 
 def greedy(
-    verifier: DecoderState, constraints: Constraints, hypotheses: Hypotheses, statistics: Statistics
+    verifier: DecoderState,
+    constraints: Constraints,
+    hypotheses: Hypotheses,
+    statistics: Statistics,
+    sampling: SamplingSettings | None = None,
 ) -> list[int]:
-    """Fills ``hypotheses`` with the verifier's best token at each step; returns each sentence's number of steps."""
+    """Fills ``hypotheses`` with the verifier's best token at each step, or with one drawn from its distribution where
+    there is ``sampling``; returns each sentence's number of steps.
+    """
     device = verifier.device
     while hypotheses.open:
         with statistics.phase("verify", device):
             last = torch.from_numpy(hypotheses.last()).to(device)
             logits = verifier.step(last.unsqueeze(1), hypotheses.length)
-            scores, tokens = best(constraints.log_probs(logits, hypotheses.length))  # [b, 1] each
+            log_probs = constraints.log_probs(logits, hypotheses.length)  # [b, 1, V]
+            if sampling is None:
+                scores, tokens = best(log_probs)  # [b, 1] each
+            else:
+                tokens = draw(distribution(log_probs, sampling))
+                scores = log_probs.gather(2, tokens.unsqueeze(2)).squeeze(2)
             own_tokens, own_scores = to_host(tokens, scores)
         statistics.tokens += hypotheses.open
         _, keep = hypotheses.commit(own_tokens, own_scores, np.ones(hypotheses.open, dtype=np.int64))

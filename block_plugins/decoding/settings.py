@@ -31,11 +31,20 @@ class SearchSettings:
 
 
 @dataclass(frozen=True)
+class SamplingSettings:
+    """Tokens are drawn from the verifier's distribution, of which ``topk`` or ``topp`` (0: off) leave the best ones."""
+
+    topk: int = 0
+    topp: float = 0.0
+
+
+@dataclass(frozen=True)
 class SpeculationSettings:
-    """How drafts are made and judged: ``block_size`` tokens at once, kept by the top-``beta`` within ``tau`` rule.
+    """How drafts are made and judged: ``block_size`` tokens at once, kept by the top-``beta`` within ``tau`` rule, or
+    by chance where there is ``sampling``.
 
     ``keep_drafts`` records every draft, for ``--retain-iter-history``. ``lookahead`` is "constant" (the whole block is
-    verified) or "auto" (as much of it as pays, if ``beta`` is 1: otherwise the text would depend on it).
+    verified) or "auto" (as much of it as pays, if the output is the greedy one: otherwise the text would depend on it).
     """
 
     block_size: int = 25
@@ -43,6 +52,7 @@ class SpeculationSettings:
     tau: float = 0.0
     keep_drafts: bool = False
     lookahead: str = "constant"
+    sampling: SamplingSettings | None = None
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from block_plugins.decoding.drafters import DraftState
 from block_plugins.decoding.host import Array, through_first
 from block_plugins.decoding.hypotheses import Hypotheses
 from block_plugins.decoding.lookahead import Lookahead
+from block_plugins.decoding.sampling import judge_by_chance
 from block_plugins.decoding.settings import SpeculationSettings
 from block_plugins.decoding.statistics import Statistics
 
@@ -45,20 +46,26 @@ def speculate(
         rows, length = hypotheses.rows, hypotheses.length
         k = lookahead.choose(len(rows))
         last = torch.from_numpy(hypotheses.last()).to(device).unsqueeze(1)  # [b, 1]: new to the verifier
-        drafted, limit = last[:, :0], np.zeros_like(length)
+        drafted, probs, limit = last[:, :0], None, np.zeros_like(length)
         if k > 0:
             with statistics.phase("draft", device):
                 draft = drafter.propose(hypotheses.prefix(), length, newest, settings.block_size, k)
-                drafted, limit = draft.tokens, draft.length
+                drafted, probs, limit = draft.tokens, draft.probs, draft.length
             newest = 0
 
         with statistics.phase("verify", device):
             inputs = torch.cat([last, drafted], dim=1)  # [b, k + 1]
             scores = constraints.log_probs(verifier.step(inputs, length), length)
-            verdict = judge(scores, drafted, settings.beta, settings.tau)
-            # what stands behind a drafted EOS can never be committed, nor what is beyond the length limit
-            sent = np.minimum(through_first(verdict.draft == hypotheses.eos), constraints.max_len - length)
-            sent = sent.clip(max=limit)
+            # what is beyond the length limit can never be committed, nor what stands behind a drafted EOS
+            limit = np.minimum(limit, constraints.max_len - length)
+            if settings.sampling is None:
+                verdict = judge(scores, drafted, settings.beta, settings.tau)
+            else:
+                ended = (drafted == hypotheses.eos).cumsum(1) - (drafted == hypotheses.eos).long() > 0
+                place = torch.arange(drafted.size(1), device=device)
+                valid = (place < torch.from_numpy(limit).to(device).unsqueeze(1)) & ~ended
+                verdict = judge_by_chance(scores, drafted, probs, valid, settings.sampling)
+            sent = through_first(verdict.draft == hypotheses.eos).clip(max=limit)
             accepted = accepted_length(verdict.kept, sent)
 
         committed, keep = hypotheses.commit(verdict.tokens, verdict.scores, accepted + 1)

@@ -57,6 +57,13 @@ class TranslationLevModifiedConfig(TranslationConfig):
     num_draft_tokens: int = field(
         default=5, metadata={"help": "target tokens that an autoregressive drafter proposes, one after the other"}
     )
+    draft_temperature: Optional[float] = field(  # noqa: UP045
+        default=None,
+        metadata={
+            "help": "with --sampling, the temperature at which draft tokens are drawn (default: --temperature); 0 "
+            "drafts the best tokens"
+        },
+    )
     blocks_per_sentence: int = field(
         default=1,
         metadata={
@@ -217,6 +224,7 @@ class TranslationLevModifiedTask(TranslationTask):
             distributed.distributed_world_size, distributed.distributed_rank = shards.num_shards, shards.shard_id
         generation.check_search(everything.generation)
         generation.refuse_what_is_not_honoured(everything.generation, self.cfg.strategy)
+        generation.check_sampling(self.cfg, everything.generation)
         self.verifier_positions = generation.check_checkpoints(self.cfg, path, self.src_dict, self.tgt_dict)
 
     def max_positions(self) -> tuple[float, float]:
