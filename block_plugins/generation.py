@@ -52,6 +52,7 @@ _WHY_REFUSED = {
     "replace_unk": "it needs an alignment, and attention weights are not kept",
     "lenpen": "with several beams --beam-start and --beam-alpha say how lengths are scored",
     "unnormalized": "with several beams --beam-alpha 0 leaves scores as they are",
+    "no_repeat_ngram_size": "use --strategy AR, gad or fairseq",
     "score_reference": "use fairseq-score, or --strategy fairseq",
 }
 
@@ -68,7 +69,7 @@ def refuse_what_is_not_honoured(options: Any, strategy: str) -> None:
         return
     honoured = set(_HONOURED)
     if strategy in ("gad", "AR"):
-        honoured |= {"sampling", "sampling_topk", "sampling_topp"}
+        honoured |= {"sampling", "sampling_topk", "sampling_topp", "no_repeat_ngram_size"}
     if strategy == "left2right":
         beam, nbest = getattr(options, "beam", 5), getattr(options, "nbest", 1)
         if nbest > beam:
@@ -96,6 +97,9 @@ def check_search(options: Any) -> None:
     temperature = getattr(options, "temperature", 1.0)
     if not temperature > 0:
         raise UserError(f"--temperature must be more than 0, not {temperature}")
+    size = getattr(options, "no_repeat_ngram_size", 0)
+    if size < 0 or size == 1:
+        raise UserError(f"--no-repeat-ngram-size must be 0 (off) or at least 2, not {size}: with 1 no output could end")
 
 
 def check_sampling(cfg: Any, options: Any) -> None:
@@ -128,6 +132,12 @@ def check_numbers(cfg: Any) -> None:
         raise UserError(f"--beta must be at least 1, not {cfg.beta}")
     if not cfg.tau >= 0:
         raise UserError(f"--tau must not be negative, but is {cfg.tau}")
+    if not cfg.repetition_penalty >= 1:
+        raise UserError(f"--repetition-penalty must be at least 1 (off), not {cfg.repetition_penalty}")
+    if cfg.repetition_penalty > 1 and cfg.strategy not in ("gad", "AR"):
+        raise UserError(
+            f"--repetition-penalty is for --strategy AR and gad: with --strategy {cfg.strategy} leave it out"
+        )
     if cfg.num_draft_tokens < 1:
         raise UserError(f"--num-draft-tokens must be at least 1, not {cfg.num_draft_tokens}")
     if str(cfg.drafter_dtype) != "same" and cfg.strategy not in ("gad", "drafter"):
@@ -203,11 +213,12 @@ def build_generator(task: Any, models: list[Any], options: Any, fairseq_generato
     check_search(options)
     refuse_what_is_not_honoured(options, cfg.strategy)
     check_sampling(cfg, options)
-    search = _search_settings(task.target_dictionary, options)
+    search = _search_settings(cfg, task.target_dictionary, options)
     model = models[0]
     layers = GraphedLayers if cfg.cuda_graphs else DecoderLayers
     if cfg.cuda_graphs:
         _check_graphed(model)
+    verifier = None
     if cfg.strategy == "fairseq":
         decode = generator.fairseq_search(fairseq_generator)
     elif cfg.strategy == "AR":
@@ -219,7 +230,6 @@ def build_generator(task: Any, models: list[Any], options: Any, fairseq_generato
         else:
             decode = generator.autoregressive(model, search, layers)
     else:
-        verifier = None
         if cfg.strategy == "gad":
             verifier = checkpoints.load_model(cfg.AR_path, "--AR-path", task)
             parameter = next(model.parameters())
@@ -238,6 +248,10 @@ def build_generator(task: Any, models: list[Any], options: Any, fairseq_generato
                 size, cfg.beta, cfg.tau, keep_drafts, str(cfg.lookahead), _sampling_settings(options)
             )
             decode = generator.gad(drafter, verifier, search, speculation, layers)
+    scoring = model if verifier is None else verifier
+    reason = why_not_cached(scoring.decoder) if search.repetition_penalty > 1 else None
+    if reason is not None:
+        raise UserError(f"--repetition-penalty: this verifier gives no logits that could be changed ({reason})")
     return generator.Generator(decode, search.pad, search.eos)
 
 
@@ -260,7 +274,7 @@ def _report(statistics: Statistics, strategy: str, stats_path: str | None) -> No
     os.replace(file.name, stats_path)
 
 
-def _search_settings(dictionary: Any, options: Any) -> SearchSettings:
+def _search_settings(cfg: Any, dictionary: Any, options: Any) -> SearchSettings:
     return SearchSettings(
         pad=dictionary.pad(),
         eos=dictionary.eos(),
@@ -272,6 +286,8 @@ def _search_settings(dictionary: Any, options: Any) -> SearchSettings:
         temperature=getattr(options, "temperature", 1.0),
         length_penalty=getattr(options, "lenpen", 1),
         normalize_scores=not getattr(options, "unnormalized", False),
+        repetition_penalty=cfg.repetition_penalty,
+        no_repeat_ngram=getattr(options, "no_repeat_ngram_size", 0),
     )
 
 

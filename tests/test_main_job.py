@@ -378,6 +378,10 @@ def test_dictionary_of_another_size(job: Job, fails: Callable[..., str], tmp_pat
 
 def test_numbers_out_of_range(job: Job, fails: Callable[..., str]) -> None:
     assert "--num-draft-tokens must be at least 1, not 0" in fails(*job.gad("--num-draft-tokens", 0))
+    assert "--repetition-penalty must be at least 1" in fails(*job.gad("--repetition-penalty", 0.9))
+    assert "--repetition-penalty" in fails(*job.alone("left2right", "--repetition-penalty", 2))
+    assert "--no-repeat-ngram-size" in fails(*job.gad("--no-repeat-ngram-size", 1))
+    assert "--no-repeat-ngram-size" in fails(*job.alone("left2right", "--no-repeat-ngram-size", 3))
     assert "--beta" in fails(*job.gad("--beta", 0))
     assert "--tau" in fails(*job.gad("--tau", -0.5))
     assert "--tau" in fails(*job.gad("--tau", "nan"))
@@ -406,7 +410,6 @@ def test_what_needs_a_gpu(job: Job, fails: Callable[..., str]) -> None:
         "--print-alignment",
         "--constraints",
         "--lm-path lm.pt",
-        "--no-repeat-ngram-size 3",
         "--diverse-beam-groups 2",
         "--match-source-len",
         "--score-reference",

@@ -8,7 +8,9 @@ class SearchSettings:
     """What fairseq's search does to the verifier's scores, whatever the strategy. Lengths are in tokens without EOS.
 
     ``max_len_a * source length + max_len_b`` bounds the output, where the source length is, as in fairseq, the width
-    of the padded batch.
+    of the padded batch. ``repetition_penalty`` R divides the positive logits of tokens that are in the output already
+    by R and multiplies the negative ones (Keskar et al. 2019, arXiv 1909.05858, section 4.1; 1 is off);
+    ``no_repeat_ngram`` n rules out what would complete n tokens in a row that are there already (0 is off).
     """
 
     pad: int
@@ -21,6 +23,13 @@ class SearchSettings:
     temperature: float = 1.0
     length_penalty: float = 1.0
     normalize_scores: bool = True
+    repetition_penalty: float = 1.0
+    no_repeat_ngram: int = 0
+
+    @property
+    def looks_back(self) -> bool:
+        """Whether scores depend on the output so far."""
+        return self.repetition_penalty != 1.0 or self.no_repeat_ngram > 0
 
     def max_len(self, source_width: int, positions: int) -> int:
         """The most tokens before EOS for a batch whose padded source has ``source_width`` columns.

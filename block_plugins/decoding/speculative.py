@@ -55,7 +55,7 @@ def speculate(
 
         with statistics.phase("verify", device):
             inputs = torch.cat([last, drafted], dim=1)  # [b, k + 1]
-            scores = constraints.log_probs(verifier.step(inputs, length), length)
+            scores = constraints.log_probs(verifier.step(inputs, length), length, hypotheses.prefix(), drafted)
             # what is beyond the length limit can never be committed, nor what stands behind a drafted EOS
             limit = np.minimum(limit, constraints.max_len - length)
             if settings.sampling is None:

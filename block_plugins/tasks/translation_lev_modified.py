@@ -57,6 +57,13 @@ class TranslationLevModifiedConfig(TranslationConfig):
     num_draft_tokens: int = field(
         default=5, metadata={"help": "target tokens that an autoregressive drafter proposes, one after the other"}
     )
+    repetition_penalty: float = field(
+        default=1.0,
+        metadata={
+            "help": "AR and gad: positive logits of tokens that are in the output already are divided by this, "
+            "negative ones multiplied; 1 is off"
+        },
+    )
     draft_temperature: Optional[float] = field(  # noqa: UP045
         default=None,
         metadata={
