@@ -138,6 +138,13 @@ def check_numbers(cfg: Any) -> None:
         raise UserError(
             f"--repetition-penalty is for --strategy AR and gad: with --strategy {cfg.strategy} leave it out"
         )
+    if not 0 <= cfg.confidence_threshold <= 1:
+        raise UserError(f"--confidence-threshold must be from 0 to 1, not {cfg.confidence_threshold}")
+    if cfg.beta > 1 and str(cfg.lookahead) not in ("auto", "constant"):
+        raise UserError(
+            f"--lookahead {cfg.lookahead}: with --beta {cfg.beta} the text depends on how much of a draft is verified, "
+            "so the whole draft always is; leave the option out"
+        )
     if cfg.num_draft_tokens < 1:
         raise UserError(f"--num-draft-tokens must be at least 1, not {cfg.num_draft_tokens}")
     if str(cfg.drafter_dtype) != "same" and cfg.strategy not in ("gad", "drafter"):
@@ -320,6 +327,7 @@ def _drafter(
 ) -> tuple[Drafter, int]:
     """The drafter, which draws at ``temperature`` (0: takes the best), and how many tokens it drafts at most."""
     positions = model.decoder.max_positions()
+    threshold = cfg.confidence_threshold if str(cfg.lookahead) == "confidence" else 0.0
     is_block = isinstance(model, BlockNATModel)
     if is_block and cfg.block_size > positions:
         raise UserError(f"--block-size {cfg.block_size} is beyond the drafter's {positions} positions: lower it")
@@ -330,9 +338,10 @@ def _drafter(
     if dtype in ("fp32", "bf16"):
         model.to(torch.float32 if dtype == "fp32" else torch.bfloat16)
     if is_block:
-        block = BlockDrafter(model, search.pad, search.unk, search.eos, verifier, int8, layers, temperature)
+        block = BlockDrafter(model, search.pad, search.unk, search.eos, verifier, int8, layers, temperature, threshold)
         return block, cfg.block_size
-    return ARDrafter(model, search.pad, search.eos, verifier, int8, layers, temperature), cfg.num_draft_tokens
+    small = ARDrafter(model, search.pad, search.eos, verifier, int8, layers, temperature, threshold)
+    return small, cfg.num_draft_tokens
 
 
 def _check_graphed(model: Any) -> None:

@@ -114,11 +114,12 @@ def test_a_model_that_knows_its_text_accepts_whole_blocks(job: Job, tmp_path: Pa
 
 
 def test_approximate_drafters_and_every_lookahead_give_the_same_text(job: Job, tmp_path: Path) -> None:
-    for dtype in ("fp32", "bf16", "int8"):
-        for lookahead in ("constant", "auto"):
-            words = job.gad("--drafter-dtype", dtype, "--lookahead", lookahead, "--batch-size", 3)
-            found = column(here("generate", *words, cwd=tmp_path), "H")
-            assert [found[n][1] for n in range(12)] == TARGET.splitlines()
+    for dtype, lookahead in (
+        ("fp32", "constant"), ("bf16", "auto"), ("int8", "heuristic"), ("int8", "confidence"), ("fp32", "adaptive")
+    ):  # fmt: skip
+        words = job.gad("--drafter-dtype", dtype, "--lookahead", lookahead, "--batch-size", 3)
+        found = column(here("generate", *words, cwd=tmp_path), "H")
+        assert [found[n][1] for n in range(12)] == TARGET.splitlines()
 
 
 def test_an_autoregressive_drafter(job: Job, tmp_path: Path) -> None:
@@ -378,6 +379,8 @@ def test_dictionary_of_another_size(job: Job, fails: Callable[..., str], tmp_pat
 
 def test_numbers_out_of_range(job: Job, fails: Callable[..., str]) -> None:
     assert "--num-draft-tokens must be at least 1, not 0" in fails(*job.gad("--num-draft-tokens", 0))
+    assert "--confidence-threshold must be from 0 to 1" in fails(*job.gad("--confidence-threshold", 1.5))
+    assert "--lookahead heuristic" in fails(*job.gad("--lookahead", "heuristic", "--beta", 2))
     assert "--repetition-penalty must be at least 1" in fails(*job.gad("--repetition-penalty", 0.9))
     assert "--repetition-penalty" in fails(*job.alone("left2right", "--repetition-penalty", 2))
     assert "--no-repeat-ngram-size" in fails(*job.gad("--no-repeat-ngram-size", 1))

@@ -13,9 +13,9 @@ from block_plugins.decoding.cached_decoder import (
     open_decoder,
 )
 from block_plugins.decoding.drafters import Draft, same_encoder
-from block_plugins.decoding.host import Array
+from block_plugins.decoding.host import Array, to_host
 from block_plugins.decoding.int8 import Int8Linear
-from block_plugins.decoding.sampling import propose_by_chance
+from block_plugins.decoding.sampling import confidence, propose_by_chance
 
 
 class ARDrafter:
@@ -30,9 +30,10 @@ class ARDrafter:
         int8: bool = False,
         layers: type[DecoderLayers] = DecoderLayers,
         temperature: float = 0.0,
+        threshold: float = 0.0,
     ) -> None:
-        """``verifier``, ``int8``, ``layers`` and ``temperature`` as for ``BlockDrafter``."""
-        self.temperature = temperature
+        """``verifier``, ``int8``, ``layers``, ``temperature`` and ``threshold`` as for ``BlockDrafter``."""
+        self.temperature, self.threshold = temperature, threshold
         self.encoder = model.encoder
         self.shares_encoder = verifier is not None and same_encoder(model.encoder, verifier.encoder)
         self.decoder = open_decoder(model.encoder, model.decoder, layers)
@@ -69,6 +70,8 @@ class ARDraftState:
         drafted: list[Tensor] = []
         scores: list[Tensor] = []
         drawn_from: list[Tensor] = []
+        planned = np.zeros_like(length)
+        going_on = np.ones(len(length), dtype=bool)
         for step in range(k):
             if step > 0:
                 logits = self.state.step(drafted[-1], length + step)
@@ -78,8 +81,14 @@ class ARDraftState:
             scores.append(logits)
             if probs is not None:
                 drawn_from.append(probs)
-        self.length, self.drafted = length.copy(), k
-        room = (self.owner.decoder.positions - length).clip(0, k)
+            planned += going_on
+            if self.owner.threshold > 0:
+                (sure,) = to_host(confidence(logits, tokens, probs) >= self.owner.threshold)
+                going_on &= sure[:, 0]
+                if not going_on.any():
+                    break
+        self.length, self.drafted = length.copy(), len(drafted)
+        room = np.minimum((self.owner.decoder.positions - length).clip(min=0), planned)
         joined = torch.cat(drawn_from, dim=1) if drawn_from else None
         return Draft(torch.cat(drafted, dim=1), torch.cat(scores, dim=1), room, joined)
 

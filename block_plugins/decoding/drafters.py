@@ -20,9 +20,9 @@ from block_plugins.decoding.cached_decoder import (
     why_not_cached,
 )
 from block_plugins.decoding.fast_path import MAX_ROWS, Embeddings
-from block_plugins.decoding.host import Array
+from block_plugins.decoding.host import Array, through_first, to_host
 from block_plugins.decoding.int8 import Int8Linear
-from block_plugins.decoding.sampling import propose_by_chance
+from block_plugins.decoding.sampling import confidence, propose_by_chance
 
 
 @dataclass
@@ -85,13 +85,17 @@ class BlockDrafter:
         int8: bool = False,
         layers: type[DecoderLayers] = DecoderLayers,
         temperature: float = 0.0,
+        threshold: float = 0.0,
     ) -> None:
         """Where ``verifier`` has the very encoder that the drafter has, that encoder runs once for both.
 
         With ``int8`` the output projection, which is most of the weights of a shallow drafter, is computed in 8 bits.
         ``layers`` is how the decoder's layers are run. Tokens are drawn at ``temperature``; 0 takes the best ones.
+
+        A draft ends with its first token whose probability is below ``threshold``. That token is verified as well: left
+        out because of what it is, it would change the law of what is drawn in its place.
         """
-        self.temperature = temperature
+        self.temperature, self.threshold = temperature, threshold
         self.encoder = model.encoder
         self.shares_encoder = verifier is not None and same_encoder(model.encoder, verifier.encoder)
         self.decoder = model.decoder
@@ -150,7 +154,11 @@ class BlockDraftState:
         logits = owner.project(self.features(prefix, length, min(newest, prefix.shape[1]), room, size)[:, :k])
         logits[..., owner.pad] = float("-inf")
         tokens, probs = propose_by_chance(logits, owner.temperature)
-        return Draft(tokens, logits, room.clip(max=k), probs)
+        length = room.clip(max=k)
+        if owner.threshold > 0:
+            (sure,) = to_host(confidence(logits, tokens, probs) >= owner.threshold)
+            length = np.minimum(length, through_first(~sure))
+        return Draft(tokens, logits, length, probs)
 
     def features(self, prefix: Array, length: Array, newest: int, room: Array, k: int) -> Tensor:
         """Finished features ``[B, k, d]`` of ``k`` masks behind each prefix; row b has room for ``room[b]`` of them."""

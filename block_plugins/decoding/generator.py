@@ -16,7 +16,7 @@ from block_plugins.decoding.drafter_only import draft_all
 from block_plugins.decoding.drafters import Drafter
 from block_plugins.decoding.hypotheses import Hypotheses, Hypothesis, hypothesis
 from block_plugins.decoding.left_to_right import greedy
-from block_plugins.decoding.lookahead import AutoLookahead, ConstantLookahead, Lookahead
+from block_plugins.decoding.lookahead import open_lookahead
 from block_plugins.decoding.settings import BeamSettings, SamplingSettings, SearchSettings, SpeculationSettings
 from block_plugins.decoding.speculative import History, speculate
 from block_plugins.decoding.statistics import Statistics
@@ -85,8 +85,8 @@ def gad(
     step_decoder = open_decoder(verifier.encoder, verifier.decoder, layers)
     # With beta > 1, and with sampling, the text depends on how much of a draft is verified, and must not depend on
     # measured times.
-    auto = speculation.lookahead == "auto" and speculation.beta == 1 and speculation.sampling is None
-    lookahead: Lookahead = (AutoLookahead if auto else ConstantLookahead)(speculation.block_size)
+    measured = speculation.lookahead == "auto" and (speculation.beta > 1 or speculation.sampling is not None)
+    lookahead = open_lookahead("constant" if measured else speculation.lookahead, speculation.block_size)
 
     def decode(src_tokens: Tensor, src_lengths: Tensor, prefix: Tensor | None, statistics: Statistics) -> Decoded:
         max_len = _max_len(search, src_tokens, step_decoder.positions)

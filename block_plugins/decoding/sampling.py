@@ -46,6 +46,11 @@ def propose_by_chance(logits: Tensor, temperature: float) -> tuple[Tensor, Tenso
     return draw(probs), probs
 
 
+def confidence(logits: Tensor, tokens: Tensor, probs: Tensor | None) -> Tensor:
+    """The drafter's probability of each drafted token, ``[B, k]``; arguments as for ``propose_by_chance``."""
+    return (logits.softmax(-1) if probs is None else probs).gather(2, tokens.unsqueeze(2)).squeeze(2)
+
+
 def judge_by_chance(
     scores: Tensor, draft: Tensor, probs: Tensor | None, valid: Tensor, sampling: SamplingSettings
 ) -> Verdict:

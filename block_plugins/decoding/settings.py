@@ -53,7 +53,8 @@ class SpeculationSettings:
     by chance where there is ``sampling``.
 
     ``keep_drafts`` records every draft, for ``--retain-iter-history``. ``lookahead`` is "constant" (the whole block is
-    verified) or "auto" (as much of it as pays, if the output is the greedy one: otherwise the text would depend on it).
+    verified), "heuristic", "adaptive", "confidence" (where the drafter ends its drafts by it), or "auto" (as much as
+    pays, if the output is the greedy one: otherwise the text would depend on measured times).
     """
 
     block_size: int = 25

@@ -40,17 +40,21 @@ def speculate(
     device = verifier.device
     passes = np.zeros(hypotheses.open, dtype=np.int64)
     history: History = [[] for _ in passes]
+    lookahead.start(hypotheses.open)
     newest = 0  # the most tokens that a row can have got since the last draft
     while hypotheses.open:
         begin = time.perf_counter()
         rows, length = hypotheses.rows, hypotheses.length
-        k = lookahead.choose(len(rows))
+        lengths = lookahead.choose()
+        k = int(lengths.max())
         last = torch.from_numpy(hypotheses.last()).to(device).unsqueeze(1)  # [b, 1]: new to the verifier
         drafted, probs, limit = last[:, :0], None, np.zeros_like(length)
         if k > 0:
             with statistics.phase("draft", device):
                 draft = drafter.propose(hypotheses.prefix(), length, newest, settings.block_size, k)
-                drafted, probs, limit = draft.tokens, draft.probs, draft.length
+                limit = np.minimum(draft.length, lengths)
+                drafted, probs = draft.tokens[:, : limit.max()], draft.probs
+                probs = None if probs is None else probs[:, : limit.max()]
             newest = 0
 
         with statistics.phase("verify", device):
@@ -69,23 +73,24 @@ def speculate(
             accepted = accepted_length(verdict.kept, sent)
 
         committed, keep = hypotheses.commit(verdict.tokens, verdict.scores, accepted + 1)
-        newest += k + 1
+        newest += drafted.size(1) + 1
         passes[rows] += 1
+        accepted = np.minimum(accepted, committed)  # an accepted EOS ends the row before the verifier's own token
         statistics.tokens += int(committed.sum())
         if k > 0:
             statistics.iterations += len(rows)
             statistics.drafted += int(sent.sum())
-            # an accepted EOS ends the row before the verifier's own token
-            statistics.accepted += int(np.minimum(accepted, committed).sum())
+            statistics.accepted += int(accepted.sum())
             if settings.keep_drafts:
                 for row, of_row, count in zip(rows, verdict.draft, sent, strict=True):
                     history[row].append(of_row[:count].copy())
         else:
             statistics.undrafted += len(rows)
+        lookahead.record(sent, accepted, committed, time.perf_counter() - begin)
         if keep is not None:
+            lookahead.select(keep)
             staying = torch.from_numpy(keep).to(device)
             drafter.select(staying)
             verifier.select(staying)
             constraints.select(staying)
-        lookahead.record(len(rows), k, committed.tolist(), time.perf_counter() - begin)
     return passes.tolist(), history

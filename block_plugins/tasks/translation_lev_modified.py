@@ -32,7 +32,7 @@ VALIDATION_SEED = 1
 
 NOISE_CHOICES = ChoiceEnum([*MASKING_NOISES, "random_delete", "no_noise"])
 DRAFTER_DTYPE_CHOICES = ChoiceEnum(["same", "fp32", "bf16", "int8"])
-LOOKAHEAD_CHOICES = ChoiceEnum(["constant", "auto"])
+LOOKAHEAD_CHOICES = ChoiceEnum(["constant", "heuristic", "confidence", "adaptive", "auto"])
 STRATEGY_CHOICES = ChoiceEnum(["fairseq", "AR", "left2right", "gad", "drafter"])
 AUTOCAST_CHOICES = ChoiceEnum(list(autocast.CHOICES))
 
@@ -100,9 +100,15 @@ class TranslationLevModifiedConfig(TranslationConfig):
     lookahead: LOOKAHEAD_CHOICES = field(  # type: ignore[valid-type]
         default="auto",
         metadata={
-            "help": "how much of a block is verified: constant (all), auto (as much as was measured to pay; no draft "
-            "at all where none does); with --beta above 1, whose text would depend on it, always constant"
+            "help": "how much of a draft is verified: constant (all), heuristic (two more after a draft that was "
+            "accepted whole, one less after others), confidence (see --confidence-threshold), adaptive (one more or "
+            "less by the share of accepted tokens in a window of drafts), auto (as much as was measured to pay; no "
+            "draft at all where none does); with --beta above 1, and for auto with --sampling too, always constant"
         },
+    )
+    confidence_threshold: float = field(
+        default=0.4,
+        metadata={"help": "--lookahead confidence ends a draft with its first token whose probability is below this"},
     )
     drafter_dtype: DRAFTER_DTYPE_CHOICES = field(  # type: ignore[valid-type]
         default="same",

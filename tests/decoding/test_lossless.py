@@ -47,7 +47,7 @@ def cases(draw: Any) -> dict[str, Any]:
         },
         "max_target_positions": draw(st.sampled_from([6, 15, 40])),
         "drafter_positions": draw(st.sampled_from([3, 10, 40])),
-        "lookahead": draw(st.sampled_from(["constant", "auto"])),
+        "lookahead": draw(st.sampled_from(["constant", "auto", "heuristic", "adaptive", "confidence"])),
         "errors": draw(st.sampled_from([0.0, 0.2, 0.5, 1.0])),
     }
 
@@ -113,10 +113,11 @@ def test_all_strategies_give_fairseqs_greedy_output(float64_fairseq: None, case:
         tiny.source(row, SYMBOLS): hypothesis[0]["tokens"].tolist()
         for row, hypothesis in zip(source, expected, strict=True)
     }
+    threshold = 0.4 if case["lookahead"] == "confidence" else 0.0
     small = tiny.verifier(SYMBOLS, seed + 1, max_target_positions=case["drafter_positions"])
     for drafter in (
-        BlockDrafter(block, PAD, UNK, EOS),
-        ARDrafter(small, PAD, EOS),
+        BlockDrafter(block, PAD, UNK, EOS, threshold=threshold),
+        ARDrafter(small, PAD, EOS, threshold=threshold),
         ARDrafter(verifier, PAD, EOS, verifier),
         tiny.ScriptedDrafter(SYMBOLS, scripts, case["errors"], seed=seed),
     ):

@@ -105,7 +105,15 @@ def sources() -> list[Tensor]:
     return [row[row != PAD] for row in tokens]
 
 
-def p_values(kind: str, k: int, temperature: float, draft_temperature: float, topk: int = 0, topp: float = 0.0) -> list:
+def p_values(
+    kind: str,
+    k: int,
+    temperature: float,
+    draft_temperature: float,
+    topk: int = 0,
+    topp: float = 0.0,
+    lookahead: str = "constant",
+) -> list[float]:
     """The p-value for each of the two sources."""
     verifier, block, small = models()
     search = tiny.settings(SYMBOLS, max_len_b=MAX_LEN, temperature=temperature)
@@ -113,12 +121,12 @@ def p_values(kind: str, k: int, temperature: float, draft_temperature: float, to
     if kind == "AR":
         decode = generator.autoregressive(verifier, search, sampling=chance)
     else:
+        options = {"temperature": draft_temperature, "threshold": 0.4 if lookahead == "confidence" else 0.0}
         drafter: Any = (
-            BlockDrafter(block, PAD, UNK, EOS, temperature=draft_temperature)
-            if kind == "block"
-            else ARDrafter(small, PAD, EOS, temperature=draft_temperature)
+            BlockDrafter(block, PAD, UNK, EOS, **options) if kind == "block" else ARDrafter(small, PAD, EOS, **options)
         )
-        decode = generator.gad(drafter, verifier, search, SpeculationSettings(k, sampling=chance))
+        settings = SpeculationSettings(k, lookahead=lookahead, sampling=chance)
+        decode = generator.gad(drafter, verifier, search, settings)
     return [
         p_value(law(verifier, source, temperature, topk, topp), found)
         for source, found in zip(sources(), drawn(decode), strict=True)
@@ -134,6 +142,8 @@ CASES = [
     *((kind, 2, 1.0, 1.0, 0, 0.7) for kind in ("block", "small")),
     *((kind, 3, 1.5, 0.0, 0, 0.0) for kind in ("block", "small")),  # greedy drafts
     *((kind, 2, 0.5, 2.0, 2, 0.0) for kind in ("block", "small")),  # drafts hotter than what is drawn
+    *((kind, 4, 1.0, 1.0, 0, 0.0, "confidence") for kind in ("block", "small")),
+    ("small", 4, 1.0, 1.0, 0, 0.0, "heuristic"),
 ]
 
 
