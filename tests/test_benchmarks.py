@@ -199,3 +199,27 @@ def test_the_fitted_exponent_and_the_peak(monkeypatch: pytest.MonkeyPatch) -> No
         pass
     if measured.bytes is not None:
         assert measured.bytes < 5e6
+
+
+def test_the_oracle_and_the_lookaheads(pair: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS.parent / "scripts"))
+    output = tmp_path / "analysis.json"
+    words = [
+        *pair, "--subset", "valid", "--batch", 2, "--draft-size", 6, "--lines", 4, "--passes", 1, "--output", output
+    ]  # fmt: skip
+    for drafter_path in (words[4], words[2]):  # the block drafter; the verifier as its own drafter
+        words[4] = drafter_path
+        call(benchmark("analyse_lookahead", monkeypatch), words, monkeypatch)
+        content = json.loads(output.read_text(encoding="utf-8"))
+        rows = {row["lookahead"]: row for row in content["table"]}
+        assert list(rows) == ["oracle", "constant", "heuristic", "confidence", "adaptive", "auto"]
+        assert len(content["oracle"]) == 4
+        iterations = [count for of_sentence in content["oracle"] for count in of_sentence]
+        assert rows["oracle"]["verifier_calls"] == rows["constant"]["verifier_calls"] == len(iterations)
+        assert rows["oracle"]["tokens_per_iteration"] == rows["constant"]["tokens_per_iteration"]
+        assert rows["oracle"]["drafter_calls"] <= rows["constant"]["drafter_calls"]
+    assert max(iterations) == 6  # a model that drafts for itself is always right
+    assert output.with_suffix(".md").is_file()
+    if importlib.util.find_spec("matplotlib") is not None:
+        for name in ("analysis-oracle.svg", "analysis-table.svg"):
+            assert (tmp_path / name).is_file()

@@ -16,7 +16,7 @@ from block_plugins.decoding.drafter_only import draft_all
 from block_plugins.decoding.drafters import Drafter
 from block_plugins.decoding.hypotheses import Hypotheses, Hypothesis, hypothesis
 from block_plugins.decoding.left_to_right import greedy
-from block_plugins.decoding.lookahead import open_lookahead
+from block_plugins.decoding.lookahead import Lookahead, open_lookahead
 from block_plugins.decoding.settings import BeamSettings, SamplingSettings, SearchSettings, SpeculationSettings
 from block_plugins.decoding.speculative import History, speculate
 from block_plugins.decoding.statistics import Statistics
@@ -80,13 +80,18 @@ def gad(
     search: SearchSettings,
     speculation: SpeculationSettings,
     layers: type[DecoderLayers] = DecoderLayers,
+    lookahead: Lookahead | None = None,
 ) -> DecodeFunction:
-    """Block-speculative decoding: the verifier's output (beta 1), or close to it (top-beta within tau)."""
+    """Block-speculative decoding: the verifier's output (beta 1), or close to it (top-beta within tau).
+
+    A ``lookahead`` takes the place of the one that ``speculation`` names.
+    """
     step_decoder = open_decoder(verifier.encoder, verifier.decoder, layers)
     # With beta > 1, and with sampling, the text depends on how much of a draft is verified, and must not depend on
     # measured times.
     measured = speculation.lookahead == "auto" and (speculation.beta > 1 or speculation.sampling is not None)
-    lookahead = open_lookahead("constant" if measured else speculation.lookahead, speculation.block_size)
+    name = "constant" if measured else speculation.lookahead
+    chosen = open_lookahead(name, speculation.block_size) if lookahead is None else lookahead
 
     def decode(src_tokens: Tensor, src_lengths: Tensor, prefix: Tensor | None, statistics: Statistics) -> Decoded:
         max_len = _max_len(search, src_tokens, step_decoder.positions)
@@ -98,7 +103,7 @@ def gad(
             drafting = drafter.start(src_tokens, src_lengths, max_len + speculation.block_size, encoder_out)
         hypotheses = Hypotheses(src_tokens.size(0), max_len, search.eos, speculation.block_size + 1)
         passes, history = speculate(
-            drafting, state, Constraints(search, max_len, prefix), hypotheses, lookahead, speculation, statistics
+            drafting, state, Constraints(search, max_len, prefix), hypotheses, chosen, speculation, statistics
         )
         return _with_steps(_finished(hypotheses, search, src_tokens, verifier), passes, history)
 
