@@ -223,3 +223,24 @@ def test_the_oracle_and_the_lookaheads(pair: list[Any], tmp_path: Path, monkeypa
     if importlib.util.find_spec("matplotlib") is not None:
         for name in ("analysis-oracle.svg", "analysis-table.svg"):
             assert (tmp_path / name).is_file()
+
+
+def test_drafters_sizes_lookaheads_and_temperatures(
+    pair: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = benchmark("speculation", monkeypatch)
+    # 3 draft tokens, each kept with chance 0.5: 1 + 0.5 + 0.25 + 0.125 tokens for 1 + 3 * 0.2 steps
+    assert module.predictions(0.5, 0.2, 3) == pytest.approx((1.875 / 1.6, 2.5 / 1.6))
+    assert module.predictions(1.0, 0.2, 3) == pytest.approx((4 / 1.6, 4 / 1.6))
+    output = tmp_path / "speculation.md"
+    words = [
+        *pair, pair[2], "--subset", "valid", "--draft-size", 3, "--temperature", 0, 1, "--lines", 3, "--passes", 1,
+        "--output", output,
+    ]  # fmt: skip
+    call(module, words, monkeypatch)
+    rows = json.loads(output.with_suffix(".json").read_text(encoding="utf-8"))["rows"]
+    assert len(rows) == 1 + 2 * 5 + 1 + 2 * 4
+    own = next(row for row in rows if row["drafter"].startswith("AR drafter") and row["lookahead"] == "constant")
+    assert own["alpha"] == 1.0 and own["leviathan"] == pytest.approx(own["linear"])
+    assert all(row["leviathan"] is None for row in rows if row["lookahead"] != "constant")
+    assert "| AR drafter verifier.pt | 1 | 3 | heuristic |" in output.read_text(encoding="utf-8")
