@@ -11,6 +11,7 @@ import weakref
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from fairseq.dataclass.configs import GenerationConfig
 
@@ -225,7 +226,7 @@ def build_generator(task: Any, models: list[Any], options: Any, fairseq_generato
     layers = GraphedLayers if cfg.cuda_graphs else DecoderLayers
     if cfg.cuda_graphs:
         _check_graphed(model)
-    verifier = None
+    verifier = drafter = None
     if cfg.strategy == "fairseq":
         decode = generator.fairseq_search(fairseq_generator)
     elif cfg.strategy == "AR":
@@ -259,7 +260,20 @@ def build_generator(task: Any, models: list[Any], options: Any, fairseq_generato
     reason = why_not_cached(scoring.decoder) if search.repetition_penalty > 1 else None
     if reason is not None:
         raise UserError(f"--repetition-penalty: this verifier gives no logits that could be changed ({reason})")
+    if task.generates and cfg.strategy != "fairseq":
+        _warm_up(decode, drafter, search, next(scoring.parameters()).device)
     return generator.Generator(decode, search.pad, search.eos)
+
+
+@torch.no_grad()
+def _warm_up(
+    decode: generator.DecodeFunction, drafter: Drafter | None, search: SearchSettings, device: torch.device
+) -> None:
+    """Decodes nothing once, so that compiling the kernels is part of loading and not of the first sentence's time."""
+    source, length = torch.tensor([[search.eos]], device=device), torch.tensor([1], device=device)
+    decode(source, length, source, Statistics())  # EOS is forced at once
+    if drafter is not None:
+        drafter.start(source, length, 2).propose(np.array([[search.eos]]), np.array([1]), 1, 1)
 
 
 def report_at_end(owner: generator.Generator, strategy: str, stats_path: str | None) -> None:

@@ -59,7 +59,9 @@ def translator(monkeypatch: pytest.MonkeyPatch) -> Translator:
         if strategy == "fairseq":
             own = SequenceGenerator([verifier], SYMBOLS, beam_size=beam, **(search or {}))
         models = [drafter if strategy in ("gad", "drafter") else verifier]
-        return generation.build_generator(SimpleNamespace(cfg=cfg, target_dictionary=SYMBOLS), models, given, own)
+        return generation.build_generator(
+            SimpleNamespace(cfg=cfg, target_dictionary=SYMBOLS, generates=True), models, given, own
+        )
 
     return build
 

@@ -22,6 +22,7 @@ from block_plugins.decoding.cuda_graphs import GraphedLayers, rounded
 from block_plugins.decoding.drafters import BlockDrafter
 from block_plugins.decoding.settings import BeamSettings, SpeculationSettings
 from block_plugins.errors import UserError
+from block_plugins.tasks.translation_lev_modified import TranslationLevModifiedConfig
 
 float64_fairseq = tiny.float64_fairseq
 
@@ -158,7 +159,9 @@ def test_every_strategy_gives_the_same_text_with_and_without(
 
 def test_a_model_that_cannot_be_cached_is_refused() -> None:
     model = tiny.verifier(SYMBOLS, 1, cross_self_attention=True)
-    task = SimpleNamespace(cfg=SimpleNamespace(cuda_graphs=True, strategy="AR"), target_dictionary=SYMBOLS)
+    cfg = TranslationLevModifiedConfig()
+    cfg.cuda_graphs, cfg.strategy = True, "AR"
+    task = SimpleNamespace(cfg=cfg, target_dictionary=SYMBOLS, generates=True)
     with pytest.raises(UserError, match=r"--cuda-graphs: .*cross_self_attention"):
         generation.build_generator(task, [model], Namespace())
 

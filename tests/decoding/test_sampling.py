@@ -19,7 +19,7 @@ from block_plugins.decoding.settings import SamplingSettings, SpeculationSetting
 SYMBOLS = tiny.dictionary(3)
 PAD, EOS, UNK = SYMBOLS.pad(), SYMBOLS.eos(), SYMBOLS.unk()
 MAX_LEN = 3
-ROWS = 3000  # outputs drawn for each of two sources of different lengths
+ROWS = 1500  # outputs drawn for each of two sources of different lengths
 
 
 def filtered(probs: list[float], topk: int, topp: float) -> list[float]:
