@@ -288,10 +288,11 @@ class CachedState:
     def step(self, tokens: Tensor, start: Array) -> Tensor:
         """See ``DecoderState.step``. Logits at positions beyond the capacity mean nothing."""
         owner, kernels = self.owner, self.layers.kernels
+        longest = int(start.max()) + tokens.size(1)
+        self.layers.past.filled = max(self.layers.past.filled or 0, longest)
         if kernels is not None and owner.embeddings is not None and tokens.numel() <= fast_path.MAX_ROWS:
             x = kernels.decode(tokens, start, self.capacity, owner.embeddings)
             return owner.project(finish(owner.decoder, x))
-        longest = int(start.max()) + tokens.size(1)
         offsets = torch.arange(tokens.size(1), device=tokens.device)
         positions = torch.from_numpy(start).to(tokens.device).unsqueeze(1) + offsets  # [B, n]
         if longest > self.capacity:

@@ -14,6 +14,7 @@ class KVCache:
     def __init__(self, keys: Tensor, values: Tensor) -> None:
         self.keys = keys
         self.values = values
+        self.filled: int | None = None  # positions from here on hold nothing of worth; None where nobody keeps count
 
     @classmethod
     def empty(cls, layers: int, rows: int, heads: int, capacity: int, head_dim: int, like: Tensor) -> "KVCache":
@@ -29,9 +30,16 @@ class KVCache:
         self.values[layer][rows, :, positions] = values
 
     def select(self, rows: Tensor) -> None:
-        """Keeps (or reorders to, or repeats) the given rows ``[B']``."""
-        self.keys = self.keys.index_select(1, rows)
-        self.values = self.values.index_select(1, rows)
+        """Keeps (or reorders to, or repeats) the given rows ``[B']``; only the ``filled`` positions are copied."""
+        self.keys, self.values = (self._rows(stored, rows) for stored in (self.keys, self.values))
+
+    def _rows(self, stored: Tensor, rows: Tensor) -> Tensor:
+        if self.filled is None:
+            return stored.index_select(1, rows)
+        layers, _, heads, capacity, head_dim = stored.shape
+        kept = stored.new_zeros(layers, len(rows), heads, capacity, head_dim)
+        kept[:, :, :, : self.filled] = stored[:, :, :, : self.filled].index_select(1, rows)
+        return kept
 
     def reorder(self, rows: Tensor, filled: int) -> None:
         """As ``select`` with as many rows as there are, in place; only the first ``filled`` positions are kept."""
