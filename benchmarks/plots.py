@@ -33,6 +33,12 @@ def new_figure(width: float, height: float) -> Any:
     return Figure(figsize=(width, height), layout="constrained")
 
 
+def tidy(panel: Any) -> None:
+    """No frame above and to the right, small numbers."""
+    panel.spines[["top", "right"]].set_visible(False)
+    panel.tick_params(labelsize=8)
+
+
 def speedups(table: list[dict[str, Any]], reference: str, path: Path) -> None:
     """Horizontal bars: speed-up over ``reference`` by strategy, one panel for each batch size."""
     batches = sorted({row["batch"] for row in table})
@@ -54,8 +60,7 @@ def speedups(table: list[dict[str, Any]], reference: str, path: Path) -> None:
         panel.margins(x=0.25)
         panel.set_xlim(left=0)
         panel.set_title(f"batch {batch}", fontsize=10)
-        panel.spines[["top", "right"]].set_visible(False)
-        panel.tick_params(labelsize=8)
+        tidy(panel)
     panels[0].set_yticks(range(len(names)), names)
     panels[0].invert_yaxis()
     figure.supxlabel(f"sentences/s, as a multiple of {reference}", fontsize=9)
@@ -81,7 +86,6 @@ def growth(table: list[dict[str, Any]], path: Path) -> None:
         panel.set_xlabel("target tokens", fontsize=9)
         panel.set_xlim(left=0)
         panel.set_ylim(bottom=0)
-        panel.spines[["top", "right"]].set_visible(False)
-        panel.tick_params(labelsize=8)
+        tidy(panel)
     figure.legend(loc="outside upper center", ncols=3, fontsize=8, frameon=False)
     figure.savefig(path)

@@ -30,8 +30,6 @@ from compare_strategies import batches, open_task
 
 from block_plugins import checkpoints
 from block_plugins.decoding import generator
-from block_plugins.decoding.ar_drafter import ARDrafter
-from block_plugins.decoding.drafters import BlockDrafter
 from block_plugins.decoding.settings import SamplingSettings, SearchSettings, SpeculationSettings
 from block_plugins.models.block_nat import BlockNATModel
 
@@ -69,18 +67,22 @@ def rows_for(symbols: Any, verifier: Any, models: list[tuple[str, Any]], argumen
         for (name, model), size, lookahead in itertools.product(models, arguments.draft_size, arguments.lookahead):
             if temperature > 0 and lookahead == "auto":
                 continue
-            is_block = isinstance(model, BlockNATModel)
             int8 = arguments.drafter_dtype == "int8"
             threshold = arguments.confidence_threshold if lookahead == "confidence" else 0.0
-            options = {"int8": int8, "temperature": temperature, "threshold": threshold}
-            drafter: Any = (
-                BlockDrafter(model, pad, unk, eos, verifier, **options)
-                if is_block
-                else ARDrafter(model, pad, eos, verifier, **options)
+            drafter = generator.open_drafter(
+                model, search, verifier, int8, temperature=temperature, threshold=threshold
             )
             settings = SpeculationSettings(size, lookahead=lookahead, sampling=chance)
             decode = generator.gad(drafter, verifier, search, settings)
-            rows.append(Row(f"{'block' if is_block else 'AR'} drafter {name}", size, lookahead, temperature, decode))
+            rows.append(
+                Row(
+                    f"{'block' if isinstance(model, BlockNATModel) else 'AR'} drafter {name}",
+                    size,
+                    lookahead,
+                    temperature,
+                    decode,
+                )
+            )
     return rows
 
 

@@ -17,10 +17,9 @@ from fairseq.dataclass.configs import GenerationConfig
 
 from block_plugins import checkpoints, dictionaries
 from block_plugins.decoding import generator
-from block_plugins.decoding.ar_drafter import ARDrafter
 from block_plugins.decoding.cached_decoder import DecoderLayers, why_not_cached
 from block_plugins.decoding.cuda_graphs import GraphedLayers
-from block_plugins.decoding.drafters import BlockDrafter, Drafter
+from block_plugins.decoding.drafters import Drafter
 from block_plugins.decoding.settings import BeamSettings, SamplingSettings, SearchSettings, SpeculationSettings
 from block_plugins.decoding.statistics import Statistics
 from block_plugins.errors import UserError
@@ -351,11 +350,8 @@ def _drafter(
         raise UserError("--drafter-dtype int8 is for the CPU: give --cpu, or leave it out")
     if dtype in ("fp32", "bf16"):
         model.to(torch.float32 if dtype == "fp32" else torch.bfloat16)
-    if is_block:
-        block = BlockDrafter(model, search.pad, search.unk, search.eos, verifier, int8, layers, temperature, threshold)
-        return block, cfg.block_size
-    small = ARDrafter(model, search.pad, search.eos, verifier, int8, layers, temperature, threshold)
-    return small, cfg.num_draft_tokens
+    drafter = generator.open_drafter(model, search, verifier, int8, layers, temperature, threshold)
+    return drafter, cfg.block_size if is_block else cfg.num_draft_tokens
 
 
 def _check_graphed(model: Any) -> None:

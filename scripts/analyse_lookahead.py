@@ -30,11 +30,10 @@ from compare_strategies import batches, open_task
 
 from block_plugins import checkpoints
 from block_plugins.decoding import generator
-from block_plugins.decoding.ar_drafter import ARDrafter
-from block_plugins.decoding.drafters import BlockDrafter
 from block_plugins.decoding.host import Array
 from block_plugins.decoding.lookahead import Lookahead, open_lookahead
 from block_plugins.decoding.settings import SearchSettings, SpeculationSettings
+from block_plugins.decoding.statistics import Statistics
 from block_plugins.models.block_nat import BlockNATModel
 
 LOOKAHEADS = ["constant", "heuristic", "confidence", "adaptive", "auto"]
@@ -76,24 +75,19 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     dataset, symbols = task.dataset(arguments.subset), task.target_dictionary
     verifier = checkpoints.load_model(arguments.verifier, "--verifier", task)
     model: Any = checkpoints.load_model(arguments.drafter, "--drafter", task)
-    pad, eos, unk = symbols.pad(), symbols.eos(), symbols.unk()
-    search = SearchSettings(pad, eos, unk)
+    pad, eos = symbols.pad(), symbols.eos()
+    search = SearchSettings(pad, eos, symbols.unk())
     is_block = isinstance(model, BlockNATModel)
     lines = min(len(dataset), arguments.lines)
 
-    def decoder(name: str, lookahead: Lookahead) -> generator.Generator:
+    def decoder(name: str, lookahead: Lookahead) -> generator.DecodeFunction:
         threshold = arguments.confidence_threshold if name == "confidence" else 0.0
-        drafter: Any = (
-            BlockDrafter(model, pad, unk, eos, verifier, threshold=threshold)
-            if is_block
-            else ARDrafter(model, pad, eos, verifier, threshold=threshold)
-        )
-        settings = SpeculationSettings(arguments.draft_size)
-        return generator.Generator(generator.gad(drafter, verifier, search, settings, lookahead=lookahead), pad, eos)
+        drafter = generator.open_drafter(model, search, verifier, threshold=threshold)
+        return generator.gad(drafter, verifier, search, SpeculationSettings(arguments.draft_size), lookahead=lookahead)
 
     # One by one, the whole draft verified: what is accepted is what an oracle would have drafted.
     recorder = Recorder(open_lookahead("constant", arguments.draft_size))
-    whole = decoder("constant", recorder)
+    whole = generator.Generator(decoder("constant", recorder), pad, eos)
     for sample in batches(dataset, 1, lines):
         whole.generate([], sample)
     oracle = recorder.accepted
@@ -101,16 +95,18 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     recorders = {name: Recorder(open_lookahead(name, arguments.draft_size)) for name in LOOKAHEADS}
     decoders = {name: decoder(name, recorder) for name, recorder in recorders.items()}
     seconds: dict[str, list[float]] = {name: [] for name in LOOKAHEADS}
+    decoded: dict[str, Statistics] = {}
     for passed in range(arguments.passes + 1):
-        for name, one in decoders.items():
-            one.statistics.__init__()  # type: ignore[misc]
+        for name, decode in decoders.items():
+            one = generator.Generator(decode, pad, eos)
             recorders[name].lengths.clear()
             for sample in batches(dataset, arguments.batch, lines):
                 one.generate([], sample)
+            decoded[name] = one.statistics
             if passed > 0:  # the first is the warm-up
                 seconds[name].append(one.statistics.seconds)
     accepted = [count for of_sentence in oracle for count in of_sentence]
-    tokens = decoders["constant"].statistics.tokens
+    tokens = decoded["constant"].tokens
     table = [
         {
             "lookahead": "oracle",
@@ -120,8 +116,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
             "seconds": None,
         }
     ]
-    for name, one in decoders.items():
-        figures = one.statistics
+    for name, figures in decoded.items():
         lengths = [length for of_batch in recorders[name].lengths for length in of_batch]
         table.append(
             {
@@ -151,8 +146,7 @@ def plot_oracle(oracle: list[list[int]], path: Path) -> None:
     histogram.set_xlabel("oracle length", fontsize=9)
     histogram.set_ylabel("iterations", fontsize=9)
     for panel in (over_time, histogram):
-        panel.spines[["top", "right"]].set_visible(False)
-        panel.tick_params(labelsize=8)
+        plots.tidy(panel)
     figure.savefig(path)
 
 
@@ -171,8 +165,7 @@ def plot_lookaheads(table: list[dict[str, Any]], path: Path) -> None:
             panel.text(value or 0, at, "" if value is None else f" {value:.4g}", va="center", fontsize=7)
         panel.margins(x=0.3)
         panel.set_title(column.replace("_", " "), fontsize=9)
-        panel.spines[["top", "right"]].set_visible(False)
-        panel.tick_params(labelsize=8)
+        plots.tidy(panel)
     panel.invert_yaxis()
     figure.savefig(path)
 

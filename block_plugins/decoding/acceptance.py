@@ -21,6 +21,14 @@ class Verdict(NamedTuple):
     scores: Array  # [B, n] the verifier's log-probabilities of these
 
 
+def verdict(scores: Tensor, draft: Tensor, kept: Tensor, own: Tensor) -> Verdict:
+    """What comes of ``draft`` ``[B, k]`` where ``kept`` ``[B, k]``, and of the verifier's ``own`` ``[B, k + 1]``
+    elsewhere; ``scores`` as for ``judge``.
+    """
+    tokens = torch.cat([torch.where(kept, draft, own[:, :-1]), own[:, -1:]], dim=1)
+    return Verdict(*to_host(draft, kept, tokens, scores.gather(2, tokens.unsqueeze(2)).squeeze(2)))
+
+
 def judge(scores: Tensor, draft: Tensor, beta: int, tau: float) -> Verdict:
     """Top-beta/tau acceptance of ``draft`` ``[B, k]``, which may have no columns.
 
@@ -30,15 +38,11 @@ def judge(scores: Tensor, draft: Tensor, beta: int, tau: float) -> Verdict:
     if beta == 1 or draft.size(1) == 0:
         drafted, own_tokens, token_scores = to_host(draft, own, own_scores)
         return Verdict(drafted, drafted == own_tokens[:, :-1], own_tokens, token_scores)
-    may_keep, draft_scores = acceptable(scores, draft, beta, tau)
-    last, last_score = own[:, -1:], own_scores[:, -1:]
-    tokens = torch.cat([torch.where(may_keep, draft, own[:, :-1]), last], dim=1)
-    kept_scores = torch.cat([torch.where(may_keep, draft_scores, own_scores[:, :-1]), last_score], dim=1)
-    return Verdict(*to_host(draft, may_keep, tokens, kept_scores))
+    return verdict(scores, draft, acceptable(scores, draft, beta, tau), own)
 
 
-def acceptable(scores: Tensor, draft: Tensor, beta: int, tau: float) -> tuple[Tensor, Tensor]:
-    """Which tokens of ``draft`` ``[B, k]`` may be kept, and their scores, both ``[B, k]``.
+def acceptable(scores: Tensor, draft: Tensor, beta: int, tau: float) -> Tensor:
+    """Which tokens of ``draft`` ``[B, k]`` may be kept, ``[B, k]``.
 
     ``scores`` ``[B, k + 1, V]`` are the verifier's constrained log-probabilities. A token may be kept that is among the
     ``beta`` best at its position, whose score is within ``tau`` of the best one (log-probabilities differ as logits
@@ -48,7 +52,7 @@ def acceptable(scores: Tensor, draft: Tensor, beta: int, tau: float) -> tuple[Te
     top, candidates = scores.topk(min(beta, scores.size(-1)), dim=-1)  # [B, k, beta]
     own = scores.gather(2, draft.unsqueeze(2))  # [B, k, 1]
     near = (top[..., :1] - own <= tau) & own.isfinite()
-    return ((candidates == draft.unsqueeze(2)).any(-1, keepdim=True) & near).squeeze(2), own.squeeze(2)
+    return ((candidates == draft.unsqueeze(2)).any(-1, keepdim=True) & near).squeeze(2)
 
 
 def accepted_length(kept: Array, draft_length: Array) -> Array:

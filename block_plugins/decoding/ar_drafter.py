@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 from fairseq.models import FairseqEncoderDecoderModel
-from torch import Tensor, nn
+from torch import Tensor
 
 from block_plugins.decoding.cached_decoder import (
     CachedDecoder,
@@ -12,13 +12,12 @@ from block_plugins.decoding.cached_decoder import (
     EncoderOut,
     open_decoder,
 )
-from block_plugins.decoding.drafters import Draft, same_encoder
+from block_plugins.decoding.drafters import Draft, ModelDrafter
 from block_plugins.decoding.host import Array, to_host
-from block_plugins.decoding.int8 import Int8Linear
 from block_plugins.decoding.sampling import confidence, propose_by_chance
 
 
-class ARDrafter:
+class ARDrafter(ModelDrafter):
     """Drafts with an autoregressive model, whose cache goes on from the last token that was accepted."""
 
     def __init__(
@@ -32,14 +31,11 @@ class ARDrafter:
         temperature: float = 0.0,
         threshold: float = 0.0,
     ) -> None:
-        """``verifier``, ``int8``, ``layers``, ``temperature`` and ``threshold`` as for ``BlockDrafter``."""
-        self.temperature, self.threshold = temperature, threshold
-        self.encoder = model.encoder
-        self.shares_encoder = verifier is not None and same_encoder(model.encoder, verifier.encoder)
+        """``layers`` is how the decoder's layers are run; the others as for ``ModelDrafter``."""
+        super().__init__(model, pad, eos, verifier, int8, temperature, threshold)
         self.decoder = open_decoder(model.encoder, model.decoder, layers)
-        self.pad, self.eos = pad, eos
-        if int8 and isinstance(self.decoder, CachedDecoder) and isinstance(model.decoder.output_projection, nn.Linear):
-            self.decoder.project = Int8Linear(model.decoder.output_projection)
+        if self.int8 is not None and isinstance(self.decoder, CachedDecoder):
+            self.decoder.project = self.int8
 
     def start(
         self, src_tokens: Tensor, src_lengths: Tensor, capacity: int, verifier_out: EncoderOut | None = None

@@ -1,6 +1,7 @@
 """What fairseq's search does to the scores before it picks a token, for many positions at once."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -26,15 +27,15 @@ class Constraints:
     prefix: Tensor | None = None
 
     def log_probs(
-        self, logits: Tensor, start: Array, output: Array | None = None, draft: Tensor | None = None
+        self, logits: Tensor, start: Array, output: Callable[[], Array] | None = None, draft: Tensor | None = None
     ) -> Tensor:
         """Log-probabilities ``[B, n, V]``, at least float32, with every forbidden token at -inf.
 
         ``logits[b, i]`` (natural scale, ``[B, n, V]``) scores the output token number ``start[b] + i``, counted from 0;
         ``start`` ``[B]`` is on the host, so that rules that can't hold yet, or no longer, cost nothing.
 
-        Rules that look back need the ``output`` so far, ``[B, T]`` on the host, of which the first ``start[b]`` tokens
-        count, and the ``draft`` behind it, ``[B, n - 1]``: each position sees what stands before it.
+        Rules that look back ask for the ``output`` so far, ``[B, T]`` on the host, of which the first ``start[b]``
+        tokens count, and need the ``draft`` behind it, ``[B, n - 1]``: each position sees what stands before it.
         """
         settings = self.settings
         n = logits.size(1)
@@ -42,7 +43,7 @@ class Constraints:
         past: Past | None = None
         if settings.looks_back:
             assert output is not None
-            past = Past.of(output, start, draft, n, settings.eos, logits.device)
+            past = Past.of(output(), start, draft, n, settings.eos, logits.device)
             if settings.repetition_penalty != 1.0:
                 logits = past.penalise(logits, settings.repetition_penalty)
         if settings.temperature != 1.0:

@@ -26,7 +26,7 @@ def draft_all(
         length = hypotheses.length
         with statistics.phase("draft", device):
             draft = drafter.propose(hypotheses.prefix(), length, block_size, block_size)
-            log_probs = constraints.log_probs(draft.logits, length, hypotheses.prefix(), draft.tokens[:, :-1])
+            log_probs = constraints.log_probs(draft.logits, length, hypotheses.prefix, draft.tokens[:, :-1])
             scores, own = best(log_probs)  # [b, k] each
             tokens, token_scores = to_host(own, scores)
         blocks[hypotheses.rows] += 1

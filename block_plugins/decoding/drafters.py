@@ -66,7 +66,37 @@ class Drafter(Protocol):
         ...
 
 
-class BlockDrafter:
+class ModelDrafter:
+    """What all drafters that are networks have in common."""
+
+    def __init__(
+        self,
+        model: FairseqEncoderDecoderModel,
+        pad: int,
+        eos: int,
+        verifier: FairseqEncoderDecoderModel | None,
+        int8: bool,
+        temperature: float,
+        threshold: float,
+    ) -> None:
+        """Where ``verifier`` has the very encoder that the drafter has, that encoder runs once for both.
+
+        With ``int8`` the output projection, which is most of the weights of a shallow drafter, is computed in 8 bits.
+        Tokens are drawn at ``temperature``; 0 takes the best ones.
+
+        A draft ends with its first token whose probability is below ``threshold``. That token is verified as well: left
+        out because of what it is, it would change the law of what is drawn in its place.
+        """
+        self.pad, self.eos = pad, eos
+        self.temperature, self.threshold = temperature, threshold
+        self.encoder = model.encoder
+        self.shares_encoder = verifier is not None and same_encoder(model.encoder, verifier.encoder)
+        self.int8: Int8Linear | None = None
+        if int8 and isinstance(model.decoder.output_projection, nn.Linear):
+            self.int8 = Int8Linear(model.decoder.output_projection)
+
+
+class BlockDrafter(ModelDrafter):
     """The block NAT model: prefix, then a block of masks, all read at once; the block's tokens are predicted in
     parallel.
 
@@ -87,25 +117,13 @@ class BlockDrafter:
         temperature: float = 0.0,
         threshold: float = 0.0,
     ) -> None:
-        """Where ``verifier`` has the very encoder that the drafter has, that encoder runs once for both.
-
-        With ``int8`` the output projection, which is most of the weights of a shallow drafter, is computed in 8 bits.
-        ``layers`` is how the decoder's layers are run. Tokens are drawn at ``temperature``; 0 takes the best ones.
-
-        A draft ends with its first token whose probability is below ``threshold``. That token is verified as well: left
-        out because of what it is, it would change the law of what is drawn in its place.
-        """
-        self.temperature, self.threshold = temperature, threshold
-        self.encoder = model.encoder
-        self.shares_encoder = verifier is not None and same_encoder(model.encoder, verifier.encoder)
+        """``layers`` is how the decoder's layers are run; the others as for ``ModelDrafter``."""
+        super().__init__(model, pad, eos, verifier, int8, temperature, threshold)
+        self.unk = unk
         self.decoder = model.decoder
         self.positions = model.decoder.max_positions()
-        self.pad, self.unk, self.eos = pad, unk, eos
         self.plain = why_not_cached(model.decoder) is None
         self.kind_of_layers = layers
-        self.int8: Int8Linear | None = None
-        if int8 and isinstance(model.decoder.output_projection, nn.Linear):
-            self.int8 = Int8Linear(model.decoder.output_projection)
         self._versions: list[int] = []
         self.refresh()
 

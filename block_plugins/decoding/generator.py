@@ -9,11 +9,12 @@ from fairseq.models import FairseqEncoderDecoderModel
 from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor
 
+from block_plugins.decoding.ar_drafter import ARDrafter
 from block_plugins.decoding.beam_search import beam_search
 from block_plugins.decoding.cached_decoder import DecoderLayers, open_decoder
 from block_plugins.decoding.constraints import Constraints
 from block_plugins.decoding.drafter_only import draft_all
-from block_plugins.decoding.drafters import Drafter
+from block_plugins.decoding.drafters import BlockDrafter, Drafter
 from block_plugins.decoding.hypotheses import Hypotheses, Hypothesis, hypothesis
 from block_plugins.decoding.left_to_right import greedy
 from block_plugins.decoding.lookahead import Lookahead, open_lookahead
@@ -21,6 +22,7 @@ from block_plugins.decoding.settings import BeamSettings, SamplingSettings, Sear
 from block_plugins.decoding.speculative import History, speculate
 from block_plugins.decoding.statistics import Statistics
 from block_plugins.errors import UserError
+from block_plugins.models.block_nat import BlockNATModel
 
 Decoded = list[list[Hypothesis]]
 DecodeFunction = Callable[[Tensor, Tensor, Tensor | None, Statistics], Decoded]
@@ -74,6 +76,21 @@ class Generator:
         return hypothesis(like.new_tensor([self.eos]), score[0], score)
 
 
+def open_drafter(
+    model: Any,
+    search: SearchSettings,
+    verifier: FairseqEncoderDecoderModel | None,
+    int8: bool = False,
+    layers: type[DecoderLayers] = DecoderLayers,
+    temperature: float = 0.0,
+    threshold: float = 0.0,
+) -> Drafter:
+    """The drafter that ``model`` is, a block model or an autoregressive one; the others as for ``BlockDrafter``."""
+    if isinstance(model, BlockNATModel):
+        return BlockDrafter(model, search.pad, search.unk, search.eos, verifier, int8, layers, temperature, threshold)
+    return ARDrafter(model, search.pad, search.eos, verifier, int8, layers, temperature, threshold)
+
+
 def gad(
     drafter: Drafter,
     verifier: FairseqEncoderDecoderModel,
@@ -89,8 +106,8 @@ def gad(
     step_decoder = open_decoder(verifier.encoder, verifier.decoder, layers)
     # With beta > 1, and with sampling, the text depends on how much of a draft is verified, and must not depend on
     # measured times.
-    measured = speculation.lookahead == "auto" and (speculation.beta > 1 or speculation.sampling is not None)
-    name = "constant" if measured else speculation.lookahead
+    greedy_output = speculation.beta == 1 and speculation.sampling is None
+    name = speculation.lookahead if greedy_output or speculation.lookahead != "auto" else "constant"
     chosen = open_lookahead(name, speculation.block_size) if lookahead is None else lookahead
 
     def decode(src_tokens: Tensor, src_lengths: Tensor, prefix: Tensor | None, statistics: Statistics) -> Decoded:

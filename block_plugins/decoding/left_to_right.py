@@ -27,7 +27,7 @@ def greedy(
         with statistics.phase("verify", device):
             last = torch.from_numpy(hypotheses.last()).to(device)
             logits = verifier.step(last.unsqueeze(1), hypotheses.length)
-            log_probs = constraints.log_probs(logits, hypotheses.length, hypotheses.prefix())  # [b, 1, V]
+            log_probs = constraints.log_probs(logits, hypotheses.length, hypotheses.prefix)  # [b, 1, V]
             if sampling is None:
                 scores, tokens = best(log_probs)  # [b, 1] each
             else:

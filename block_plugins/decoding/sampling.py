@@ -9,8 +9,8 @@ top-k or top-p. Everything is computed in float32 at least.
 import torch
 from torch import Tensor
 
-from block_plugins.decoding.acceptance import Verdict
-from block_plugins.decoding.host import best, to_host
+from block_plugins.decoding.acceptance import Verdict, verdict
+from block_plugins.decoding.host import best
 from block_plugins.decoding.settings import SamplingSettings
 
 
@@ -70,5 +70,4 @@ def judge_by_chance(
     # nothing is left where p and q are the same to the last digit, and there nothing is rejected
     residual = torch.where(residual.sum(2, keepdim=True) > 0, residual, p[:, :-1])
     own = draw(torch.cat([residual, p[:, -1:]], dim=1))
-    tokens = torch.cat([torch.where(kept, draft, own[:, :-1]), own[:, -1:]], dim=1)
-    return Verdict(*to_host(draft, kept, tokens, scores.gather(2, tokens.unsqueeze(2)).squeeze(2)))
+    return verdict(scores, draft, kept, own)

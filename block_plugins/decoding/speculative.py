@@ -59,13 +59,14 @@ def speculate(
 
         with statistics.phase("verify", device):
             inputs = torch.cat([last, drafted], dim=1)  # [b, k + 1]
-            scores = constraints.log_probs(verifier.step(inputs, length), length, hypotheses.prefix(), drafted)
+            scores = constraints.log_probs(verifier.step(inputs, length), length, hypotheses.prefix, drafted)
             # what is beyond the length limit can never be committed, nor what stands behind a drafted EOS
             limit = np.minimum(limit, constraints.max_len - length)
             if settings.sampling is None:
                 verdict = judge(scores, drafted, settings.beta, settings.tau)
             else:
-                ended = (drafted == hypotheses.eos).cumsum(1) - (drafted == hypotheses.eos).long() > 0
+                ends = drafted == hypotheses.eos
+                ended = ends.cumsum(1) - ends.long() > 0
                 place = torch.arange(drafted.size(1), device=device)
                 valid = (place < torch.from_numpy(limit).to(device).unsqueeze(1)) & ~ended
                 verdict = judge_by_chance(scores, drafted, probs, valid, settings.sampling)
