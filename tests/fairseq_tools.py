@@ -40,8 +40,10 @@ def here(tool: str, *arguments: object, cwd: Path, stdin: str = "") -> str:
 
     For what is decoded or trained; what a tool logs, how it ends and how it starts is seen by ``run``. A ``UserError``
     goes through.
+
+    Without processes that load data: one whose loader falls to the garbage collector is waited for, five seconds.
     """
-    words = list(map(str, arguments))
+    words = [*map(str, arguments), "--num-workers", "0"]
     at = words.index("--user-dir")  # the plugin is there already
     output = io.StringIO()
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(output):

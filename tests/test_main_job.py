@@ -5,13 +5,10 @@ way.
 import json
 import shlex
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import fairseq_cli.generate
-import fairseq_cli.interactive
 import pytest
 import torch
 from fairseq_tools import PLUGIN, column, here, run, succeed
@@ -255,9 +252,7 @@ def test_a_drafter_configured_by_hydra(job: Job, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("strategy", ["gad", "fairseq"])
-def test_bfloat16_is_honoured(
-    job: Job, strategy: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bfloat16_is_honoured(job: Job, tmp_path: Path, strategy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     built = generation.build_generator
 
     def checked(task: Any, models: list[Any], *rest: Any) -> Any:
@@ -266,11 +261,7 @@ def test_bfloat16_is_honoured(
 
     monkeypatch.setattr(generation, "build_generator", checked)
     options = job.gad() if strategy == "gad" else job.alone(strategy, "--beam", 1)
-    words = [str(word) for word in options]
-    at = words.index("--user-dir")
-    monkeypatch.setattr(sys, "argv", ["fairseq", *words[:at], *words[at + 2 :], "--bf16"])
-    fairseq_cli.generate.cli_main()
-    found = column(capsys.readouterr().out, "H")
+    found = column(here("generate", *options, "--bf16", cwd=tmp_path), "H")
     assert [found[n][1] for n in range(12)] == TARGET.splitlines()
 
 
@@ -278,15 +269,12 @@ def test_bfloat16_is_honoured(
 
 
 @pytest.fixture
-def fails(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
-    """Runs fairseq-generate (or the module given) in this process and gives the one line that it ends with."""
+def fails(tmp_path: Path) -> Callable[..., str]:
+    """Runs fairseq-generate (or another tool) in this process and gives the one line that it ends with."""
 
-    def check(*arguments: object, tool: Any = fairseq_cli.generate) -> str:
-        words = [str(word) for word in arguments]
-        at = words.index("--user-dir")  # the plugin is there already
-        monkeypatch.setattr(sys, "argv", ["fairseq", *words[:at], *words[at + 2 :]])
+    def check(*arguments: object, tool: str = "generate") -> str:
         with pytest.raises(UserError) as caught:
-            tool.cli_main()
+            here(tool, *arguments, cwd=tmp_path)
         message = str(caught.value)
         assert message.startswith("error: ")
         assert len(message.splitlines()) == 1
@@ -462,7 +450,7 @@ def test_line_longer_than_the_models_positions(
     file = tmp_path / "in"
     file.write_text("the dog sleeps\na dog\n" + "dog " * 30 + "\n", encoding="utf-8")
     options = options_of(job, strategy, "--input", file, "--buffer-size", 2, "--batch-size", 2)
-    message = fails(*options, tool=fairseq_cli.interactive)
+    message = fails(*options, tool="interactive")
     assert "line 3 is too long: 31 tokens (at most 30 and 30 fit)" in message
     assert "--skip-invalid-size-inputs-valid-test" in message
 

@@ -84,7 +84,8 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """``x [..., in]`` times ``weight [out, in]``, plus ``bias [out]``: ``[..., out]``."""
     y = x.new_empty(*x.shape[:-1], weight.size(0))
     offset = weight.new_zeros(weight.size(0)) if bias is None else bias.detach()
-    rows, out = x.reshape(-1, x.size(-1)).numpy(), y.view(-1, weight.size(0)).numpy()
+    # whatever isn't contiguous would be compiled for itself
+    rows, out = x.reshape(-1, x.size(-1)).contiguous().numpy(), y.view(-1, weight.size(0)).numpy()
     _linear(rows, weight.detach().numpy(), offset.numpy(), out, threads())
     return y
 
@@ -132,7 +133,7 @@ def _linear(x: Array, weight: Array, bias: Array, y: Array, parts: int) -> None:
     if parts > 1 and x.shape[0] * weight.size > _PARALLEL:
         _columns_in_parts(x, weight, bias, y, parts)
     else:
-        _columns(x, weight, bias, y, 0, weight.shape[0])
+        _columns(x, weight, bias, y, np.int64(0), weight.shape[0])  # a literal 0 would be compiled for itself
 
 
 @numba.njit(cache=True, fastmath=_FAST)
@@ -261,40 +262,38 @@ def _remember(both: Array, layer: int, batch: Array, positions: Array, layers: L
 
 
 @numba.njit(cache=True)
-def store_first_layer(x: Array, batch: Array, positions: Array, layers: Layers, parts: int) -> None:
-    """Writes what the first layer's self-attention makes of ``x [R, d]`` into its cache; see ``run_layers``."""
-    rows, width = x.shape
-    weights = layers.weights
-    normed = np.empty_like(x)
-    _enter(x, weights.self_norm[0], weights.self_norm_bias[0], layers, normed)
-    both = np.empty((rows, 2 * width), dtype=x.dtype)
-    _linear(normed, weights.qkv[0, width:], weights.qkv_bias[0, width:], both, parts)
-    _remember(both, 0, batch, positions, layers)
-
-
-@numba.njit(cache=True)
-def run_layers(x: Array, batch: Array, positions: Array, seen: Array, layers: Layers, parts: int) -> None:
+def run_layers(x: Array, batch: Array, positions: Array, seen: Array, stored: int, layers: Layers, parts: int) -> None:
     """All layers of a decoder, in place on ``x [R, d]``, with ``parts`` threads.
 
     Row r belongs to the batch row ``batch[r]``, stands at ``positions[r]`` of the self-attention's cache and sees its
-    first ``seen[r]`` positions.
+    first ``seen[r]`` positions. Of the first ``stored`` rows only the first layer's keys and values are computed.
+
+    This is the one large kernel: what a caller of its own would compile once more is passed in instead.
     """
-    rows, width = x.shape
+    width = x.shape[1]
     weights = layers.weights
+    if stored > 0:
+        normed = np.empty((stored, width), dtype=x.dtype)
+        _enter(x[:stored], weights.self_norm[0], weights.self_norm_bias[0], layers, normed)
+        both = np.empty((stored, 2 * width), dtype=x.dtype)
+        _linear(normed, weights.qkv[0, width:], weights.qkv_bias[0, width:], both, parts)
+        _remember(both, np.int64(0), batch, positions, layers)
+        x, batch, positions, seen = x[stored:], batch[stored:], positions[stored:], seen[stored:]
+    rows = x.shape[0]
     capacity, source_width = layers.self_keys.shape[3], layers.cross_keys.shape[3]
     sources = np.full(rows, source_width)
     unmasked = np.zeros((0, 0), dtype=layers.visible.dtype)
     scores = np.empty(max(capacity, source_width), dtype=x.dtype)
     normed = np.empty_like(x)
-    qkv = np.empty((rows, 3 * width), dtype=x.dtype)
-    mixed = np.empty_like(x)
     query = np.empty_like(x)
+    both = np.empty((rows, 2 * width), dtype=x.dtype)
+    mixed = np.empty_like(x)
     inner = np.empty((rows, weights.fc1.shape[1]), dtype=x.dtype)
     for i in range(layers.self_keys.shape[0]):
         _enter(x, weights.self_norm[i], weights.self_norm_bias[i], layers, normed)
-        _linear(normed, weights.qkv[i], weights.qkv_bias[i], qkv, parts)
-        _remember(qkv[:, width:], i, batch, positions, layers)
-        query[:] = qkv[:, :width]
+        _linear(normed, weights.qkv[i, :width], weights.qkv_bias[i, :width], query, parts)
+        _linear(normed, weights.qkv[i, width:], weights.qkv_bias[i, width:], both, parts)
+        _remember(both, i, batch, positions, layers)
         _attend(query, layers.self_keys[i], layers.self_values[i], batch, seen, unmasked, scores, mixed)
         _linear(mixed, weights.self_out[i], weights.self_out_bias[i], normed, parts)
         _leave(x, weights.self_norm[i], weights.self_norm_bias[i], layers, normed)
@@ -313,20 +312,13 @@ def run_layers(x: Array, batch: Array, positions: Array, seen: Array, layers: La
 
 
 @numba.njit(cache=True)
-def decode_tokens(
-    tokens: Array,
-    start: Array,
-    capacity: int,
-    table: Array,
-    scale: float,
-    position_table: Array,
-    layers: Layers,
-    parts: int,
-) -> Array:
-    """The layers' output ``[B * n, d]`` for ``tokens [B, n]`` that stand at ``start [B]`` and behind.
+def token_inputs(
+    tokens: Array, start: Array, capacity: int, table: Array, scale: float, position_table: Array
+) -> tuple[Array, Array, Array]:
+    """``run_layers``' ``x [B * n, d]``, ``batch`` and ``positions`` for ``tokens [B, n]`` from ``start [B]`` on.
 
     Embeddings are the rows of ``table [V, d]`` times ``scale``, plus those of ``position_table [P, d]`` where there are
-    any. Tokens beyond ``capacity`` go into the cache's last slot. The rest as in ``run_layers``.
+    any. Tokens beyond ``capacity`` go into the cache's last slot.
     """
     rows, n = tokens.shape
     width = table.shape[1]
@@ -343,54 +335,48 @@ def decode_tokens(
                 x[r, j] = table[tokens[b, i], j] * factor
             if position_table.shape[0] > 0:
                 x[r] += position_table[min(positions[r], position_table.shape[0] - 1)]
-    run_layers(x, batch, positions, positions + 1, layers, parts)
-    return x
+    return x, batch, positions
 
 
 @numba.njit(cache=True)
-def draft_block(
+def block_inputs(
     prefix: Array,
     length: Array,
     newest: int,
     room: Array,
     k: int,
+    capacity: int,
     mask_symbol: int,
     table: Array,
     position_table: Array,
     masks: Array,
-    layers: Layers,
-    parts: int,
-) -> Array:
-    """A one-layer block drafter's output ``[B * k, d]`` at the ``k`` masks behind each prefix.
+) -> tuple[Array, Array, Array, Array, int]:
+    """``run_layers``' ``x``, ``batch``, ``positions``, ``seen`` and ``stored`` for a one-layer block drafter.
 
-    First the ``newest`` last of the first ``length [B]`` tokens of ``prefix [B, T]`` enter the cache. ``masks [B, P,
-    d]`` is the layer's input at masked positions; ``room [B]`` is how many masks a row has positions for. The cache's
-    last slot is for what nobody sees. The rest as in ``run_layers``.
+    To be stored are the ``newest`` last of the first ``length [B]`` tokens of ``prefix [B, T]``; then come the ``k``
+    masks behind each prefix. ``masks [B, P, d]`` is the layer's input at masked positions; ``room [B]`` is how many
+    masks a row has positions for. The cache's last slot, ``capacity``, is for what nobody sees.
     """
     rows, width = length.shape[0], table.shape[1]
-    capacity = layers.self_keys.shape[3] - 1
-    x = np.empty((rows * max(newest, k), width), dtype=table.dtype)
+    x = np.empty((rows * (newest + k), width), dtype=table.dtype)
     batch = np.empty(x.shape[0], dtype=np.int64)
     positions = np.empty(x.shape[0], dtype=np.int64)
-    count = 0
+    seen = np.zeros(x.shape[0], dtype=np.int64)
+    stored = 0
     for b in range(rows):
         for at in range(max(0, length[b] - newest), min(length[b], capacity)):
-            batch[count], positions[count] = b, at
+            batch[stored], positions[stored] = b, at
             if prefix[b, at] == mask_symbol:  # a real unk is read as masked
-                x[count] = masks[b, at]
+                x[stored] = masks[b, at]
             else:
-                x[count] = table[prefix[b, at]] + position_table[at]
-            count += 1
-    if count > 0:
-        store_first_layer(x[:count], batch[:count], positions[:count], layers, parts)
-    seen = np.empty(x.shape[0], dtype=np.int64)
+                x[stored] = table[prefix[b, at]] + position_table[at]
+            stored += 1
+    r = stored
     for b in range(rows):
         for i in range(k):
-            r = b * k + i
             batch[r] = b
             positions[r] = length[b] + i if i < room[b] else capacity
             seen[r] = max(1, min(length[b] + room[b], capacity))
             x[r] = masks[b, min(length[b] + i, masks.shape[1] - 1)]
-    block = x[: rows * k]
-    run_layers(block, batch[: rows * k], positions[: rows * k], seen[: rows * k], layers, parts)
-    return block
+            r += 1
+    return x[:r], batch[:r], positions[:r], seen[:r], stored

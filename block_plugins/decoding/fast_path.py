@@ -119,28 +119,16 @@ class BoundKernels:
     def run(self, x: Tensor, positions: Tensor, seen: Tensor) -> Tensor:
         """As ``LayersState.run``, in place on ``x``."""
         x = x.detach().contiguous()
-        cpu_kernels.run_layers(
-            x.view(-1, x.size(2)).numpy(),
-            self.batch.repeat(x.size(1)),
-            positions.numpy().reshape(-1),
-            seen.numpy().reshape(-1),
-            self.layers,
-            cpu_kernels.threads(),
-        )
+        rows = x.view(-1, x.size(2)).numpy()
+        self._run(rows, self.batch.repeat(x.size(1)), positions.numpy().reshape(-1), seen.numpy().reshape(-1))
         return x
 
     def decode(self, tokens: Tensor, start: Array, capacity: int, embeddings: "Embeddings") -> Tensor:
         """``run`` for ``tokens`` ``[B, n]`` at the positions from ``start`` ``[B]`` on, embedded as well."""
-        x = cpu_kernels.decode_tokens(
-            tokens.numpy(),
-            start,
-            capacity,
-            embeddings.table,
-            embeddings.scale,
-            embeddings.positions,
-            self.layers,
-            cpu_kernels.threads(),
+        x, batch, positions = cpu_kernels.token_inputs(
+            tokens.contiguous().numpy(), start, capacity, embeddings.table, embeddings.scale, embeddings.positions
         )
+        self._run(x, batch, positions, positions + 1)
         return torch.from_numpy(x).view(*tokens.shape, -1)
 
     def draft(
@@ -154,21 +142,17 @@ class BoundKernels:
         embeddings: "Embeddings",
         masks: Tensor,
     ) -> Tensor:
-        """See ``cpu_kernels.draft_block``; ``[B, k, d]``."""
-        x = cpu_kernels.draft_block(
-            prefix,
-            length,
-            newest,
-            room,
-            k,
-            mask_symbol,
-            embeddings.table,
-            embeddings.positions,
-            masks.numpy(),
-            self.layers,
-            cpu_kernels.threads(),
-        )
-        return torch.from_numpy(x).view(len(length), k, -1)
+        """What a one-layer block drafter makes of the masks behind each prefix, ``[B, k, d]``; see ``block_inputs``."""
+        capacity = self.layers.self_keys.shape[3] - 1
+        x, batch, positions, seen, stored = cpu_kernels.block_inputs(
+            np.ascontiguousarray(prefix), length, newest, room, k, capacity, mask_symbol,
+            embeddings.table, embeddings.positions, masks.numpy(),
+        )  # fmt: skip
+        self._run(x, batch, positions, seen, stored)
+        return torch.from_numpy(x[stored:]).view(len(length), k, -1)
+
+    def _run(self, x: Array, batch: Array, positions: Array, seen: Array, stored: int = 0) -> None:
+        cpu_kernels.run_layers(x, batch, positions, seen, stored, self.layers, cpu_kernels.threads())
 
 
 class Embeddings:
