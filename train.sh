@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Trains a block drafter, or the verifier that it drafts for.
+# Trains a block drafter, a small autoregressive drafter, or the verifier that either drafts for.
 #
 #   DATA=bin SAVE_DIR=checkpoints/drafter VERIFIER=verifier.pt ./train.sh [fairseq-train's flags ...]
 #   ROLE=verifier DATA=bin SAVE_DIR=checkpoints/verifier ./train.sh [fairseq-train's flags ...]
@@ -9,7 +9,7 @@
 #
 # DATA          folder that fairseq-preprocess wrote;  SRC, TGT  its languages (default: what the folder holds)
 # SAVE_DIR      folder for the checkpoints
-# ROLE          drafter (default) or verifier
+# ROLE          drafter (default), ar_drafter or verifier
 # VERIFIER      checkpoint that a new drafter starts from (default: random weights); ignored when SAVE_DIR has a checkpoint_last.pt
 # INIT_PARTS    what it takes from the verifier: encoder (default) or all
 # LR, WARMUP, MAX_UPDATE, DROPOUT, LABEL_SMOOTHING, WEIGHT_DECAY, CLIP_NORM, SEED
@@ -19,7 +19,7 @@
 # ADAM_BETAS, ADAM_EPS   (0.9, 0.999), 1e-6
 # MAX_TOKENS, UPDATE_FREQ   target tokens of a batch, batches of an update, on each GPU: 4096, 4
 # BLOCK, START_P, MINUS_P, TOTAL_UP   block size 25; glancing share 0.5, falling by 0.2 over TOTAL_UP updates (MAX_UPDATE)
-# ARCH          block_6e6d512 (drafter), transformer (verifier)
+# ARCH          block_6e6d512 (drafter), transformer_drafter (ar_drafter), transformer (verifier)
 # LAYERS, EMBED_DIM, FFN_DIM, HEADS   of encoder and decoder: 6, 512, 4 * EMBED_DIM, EMBED_DIM / 64; also ENCODER_LAYERS,
 #               DECODER_LAYERS and DECODER_FFN_DIM
 # FREEZE_ENCODER=1   leaves the drafter's encoder and what is shared with it as they are: with VERIFIER, decoding then runs one
@@ -74,20 +74,27 @@ inverse_sqrt) FLAGS+=(--warmup-init-lr 1e-7 --stop-min-lr 1e-9) ;;
 polynomial_decay) FLAGS+=(--total-num-update "$MAX_UPDATE") ;;
 esac
 
+FREEZE=()
+[ "${FREEZE_ENCODER:-0}" = 0 ] || FREEZE=(--freeze-encoder)
 case $ROLE in
 drafter)
-    NETWORK+=(--src-embedding-copy --apply-bert-init)
-    [ "${FREEZE_ENCODER:-0}" = 0 ] || NETWORK+=(--freeze-encoder)
+    INIT_ARCH=block
+    NETWORK+=(--src-embedding-copy --apply-bert-init "${FREEZE[@]}")
     FLAGS+=(--arch "${ARCH:-block_6e6d512}" --criterion glat_loss --noise block_mask --block-size "${BLOCK:-25}"
         --blocks-per-sentence "${BLOCKS_PER_SENTENCE:-1}" --start-p "${START_P:-0.5}" --minus-p "${MINUS_P:-0.2}" --total-up "${TOTAL_UP:-$MAX_UPDATE}")
     ;;
+ar_drafter)
+    INIT_ARCH=transformer_drafter
+    NETWORK+=(--no-scale-embedding "${FREEZE[@]}")
+    FLAGS+=(--arch "${ARCH:-transformer_drafter}" --criterion label_smoothed_cross_entropy --noise no_noise)
+    ;;
 verifier)
-    [ "${FREEZE_ENCODER:-0}" = 0 ] || fail "FREEZE_ENCODER is for drafters; leave it out with ROLE=verifier"
+    [ ${#FREEZE[@]} = 0 ] || fail "FREEZE_ENCODER is for drafters; leave it out with ROLE=verifier"
     # Positions, activation and the scale of the embeddings are the drafter's, so that it can start from these weights.
     NETWORK+=(--no-scale-embedding)
     FLAGS+=(--arch "${ARCH:-transformer}" --criterion label_smoothed_cross_entropy --noise no_noise)
     ;;
-*) fail "ROLE must be drafter or verifier, not $ROLE" ;;
+*) fail "ROLE must be drafter, ar_drafter or verifier, not $ROLE" ;;
 esac
 
 if [ -n "${SRC:-}" ] && [ -n "${TGT:-}" ]; then
@@ -130,10 +137,10 @@ fi
 if [ -e "$LAST" ]; then
     echo "train.sh: going on from $LAST"
 elif [ -n "${VERIFIER:-}" ]; then
-    [ "$ROLE" = drafter ] || fail "VERIFIER is what a drafter starts from; leave it out with ROLE=$ROLE"
+    [ "$ROLE" != verifier ] || fail "VERIFIER is what a drafter starts from; leave it out with ROLE=$ROLE"
     need_file "$VERIFIER" "the verifier (VERIFIER)"
     python "$ROOT/scripts/init_drafter.py" "$VERIFIER" "$SAVE_DIR/initial.pt" \
-        --parts "${INIT_PARTS:-encoder}" --seed "$SEED" "${NETWORK[@]}" > "$SAVE_DIR/initial.txt"
+        --arch "$INIT_ARCH" --parts "${INIT_PARTS:-encoder}" --seed "$SEED" "${NETWORK[@]}" > "$SAVE_DIR/initial.txt"
     SUMMARY=$(head -n 1 "$SAVE_DIR/initial.txt")
     echo "train.sh: $SUMMARY; all of it in $SAVE_DIR/initial.txt"
     [[ $SUMMARY != "0 of "* ]] || fail "no weight of $VERIFIER fits this drafter: set EMBED_DIM, FFN_DIM and LAYERS as for the verifier"

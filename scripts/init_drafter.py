@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Writes a checkpoint from which the training of a block drafter starts with a verifier's weights.
+"""Writes a checkpoint from which the training of a drafter starts with a verifier's weights.
 
-    python scripts/init_drafter.py VERIFIER OUT [--parts encoder|all] [the drafter's architecture flags]
+    python scripts/init_drafter.py VERIFIER OUT [--arch block|transformer_drafter] [--parts encoder|all]
+        [the drafter's architecture flags]
 
 Every weight of the verifier is taken whose name and shape agree with the drafter's; the others keep their random
 start. Sizes, activation and positions that are not given as flags are the verifier's. Train with the same
@@ -31,6 +32,7 @@ from torch import Tensor
 from block_plugins import checkpoints
 from block_plugins.errors import UserError
 from block_plugins.models.block_nat import BlockNATConfig, BlockNATModel
+from block_plugins.models.transformer_drafter import TransformerDrafterModel, transformer_drafter
 
 TAKEN_OPTIONS = [
     "encoder_embed_dim",
@@ -56,19 +58,28 @@ TAKEN_OPTIONS = [
 ]
 """Options that default to the verifier's."""
 
+KEPT_OPTIONS = ["no_scale_embedding", "encoder_learned_pos", "decoder_learned_pos", "share_all_embeddings"]
+"""Those that an autoregressive drafter has from its verifier as well; the block model has ways of its own."""
+
 
 def parse_arguments(arguments: list[str] | None) -> tuple[argparse.Namespace, argparse.Namespace]:
     """The script's own arguments, and the drafter's architecture flags as far as they were given."""
-    parser = argparse.ArgumentParser(description="Start a block drafter with a verifier's weights.", allow_abbrev=False)
+    parser = argparse.ArgumentParser(description="Start a drafter with a verifier's weights.", allow_abbrev=False)
     parser.add_argument("verifier", help="checkpoint of an autoregressive fairseq Transformer")
     parser.add_argument("out", help="checkpoint to write")
     parser.add_argument(
         "--parts", choices=("encoder", "all"), default="all", help="take the encoder only, or the decoder as well"
     )
+    parser.add_argument(
+        "--arch",
+        choices=("block", "transformer_drafter"),
+        default="block",
+        help="a block drafter, or a small Transformer",
+    )
     parser.add_argument("--seed", type=int, default=1, help="seed for the weights that are not taken")
     own = {action.dest for action in parser._actions}
     architecture = parser.add_argument_group(
-        "architecture of the drafter, as for fairseq-train --arch block", argument_default=argparse.SUPPRESS
+        "architecture of the drafter, as for fairseq-train", argument_default=argparse.SUPPRESS
     )
     BlockNATModel.add_args(architecture)
     everything = vars(parser.parse_args(arguments))
@@ -88,15 +99,23 @@ def load_verifier(path: str) -> dict[str, Any]:
     return state
 
 
-def drafter_options(state: dict[str, Any], given: argparse.Namespace) -> argparse.Namespace:
-    """The drafter's options: those given, then the verifier's, then the defaults of ``--arch block``."""
-    options = argparse.Namespace(**{name: value for name, value in vars(BlockNATConfig()).items() if name != "_name"})
-    for name in TAKEN_OPTIONS:
+def drafter_options(state: dict[str, Any], given: argparse.Namespace, arch: str) -> argparse.Namespace:
+    """The drafter's options: those given, then the verifier's, then the architecture's defaults."""
+    options = argparse.Namespace()
+    taken = TAKEN_OPTIONS + KEPT_OPTIONS
+    if arch == "block":
+        taken = TAKEN_OPTIONS
+        options = argparse.Namespace(
+            **{name: value for name, value in vars(BlockNATConfig()).items() if name != "_name"}
+        )
+    for name in taken:
         value = checkpoints.model_option(state, name)
         if value is not None:
             setattr(options, name, value)
     for name, value in vars(given).items():
         setattr(options, name, value)
+    if arch != "block":
+        transformer_drafter(options)
     return options
 
 
@@ -108,14 +127,15 @@ def placeholder_dictionary(size: int) -> Dictionary:
     return dictionary
 
 
-def build_drafter(options: argparse.Namespace, weights: dict[str, Tensor], seed: int) -> BlockNATModel:
+def build_drafter(options: argparse.Namespace, arch: str, weights: dict[str, Tensor], seed: int) -> Any:
     """A drafter with random weights and the verifier's vocabulary sizes."""
     torch.manual_seed(seed)
     task = SimpleNamespace(
         source_dictionary=placeholder_dictionary(len(weights["encoder.embed_tokens.weight"])),
         target_dictionary=placeholder_dictionary(len(weights["decoder.embed_tokens.weight"])),
     )
-    return BlockNATModel.build_model(options, task)
+    model: Any = BlockNATModel if arch == "block" else TransformerDrafterModel
+    return model.build_model(options, task)
 
 
 def positions_of(side: str, weights: dict[str, Tensor], like: Tensor, padding: int) -> Tensor:
@@ -126,7 +146,7 @@ def positions_of(side: str, weights: dict[str, Tensor], like: Tensor, padding: i
     return SinusoidalPositionalEmbedding.get_embedding(like.size(0), like.size(1), padding)
 
 
-def absorb_embedding_scale(drafter: BlockNATModel, side: str, scale: float) -> None:
+def absorb_embedding_scale(drafter: Any, side: str, scale: float) -> None:
     """Makes one side of the drafter compute with unscaled embeddings E what it did with `scale` * E.
 
     The token table can't be scaled where it is also the output layer's. Instead the positions are divided by `scale`,
@@ -156,7 +176,7 @@ def absorb_embedding_scale(drafter: BlockNATModel, side: str, scale: float) -> N
 
 
 @torch.no_grad()
-def take_weights(drafter: BlockNATModel, state: dict[str, Any], parts: str) -> list[str]:
+def take_weights(drafter: Any, state: dict[str, Any], parts: str) -> list[str]:
     """Copies the verifier's weights into `drafter`; a line of report for everything that isn't simply taken."""
     weights = state["model"]
     sides = ["encoder"] if parts == "encoder" else ["encoder", "decoder"]
@@ -179,7 +199,8 @@ def take_weights(drafter: BlockNATModel, state: dict[str, Any], parts: str) -> l
             taken += 1
         else:
             left.append(name)
-    if not checkpoints.model_option(state, "no_scale_embedding") and "encoder.embed_tokens.weight" not in left:
+    scaled = not checkpoints.model_option(state, "no_scale_embedding")
+    if isinstance(drafter, BlockNATModel) and scaled and "encoder.embed_tokens.weight" not in left:
         scale = math.sqrt(drafter.encoder.embed_tokens.embedding_dim)
         for side in sides:
             absorb_embedding_scale(drafter, side, scale)
@@ -190,11 +211,11 @@ def take_weights(drafter: BlockNATModel, state: dict[str, Any], parts: str) -> l
     return [f"{taken} of {taken + len(left)} parameter tensors taken from the verifier ({parts})", *report]
 
 
-def checkpoint_of(drafter: BlockNATModel, options: argparse.Namespace, state: dict[str, Any]) -> dict[str, Any]:
+def checkpoint_of(drafter: Any, options: argparse.Namespace, arch: str, state: dict[str, Any]) -> dict[str, Any]:
     """A checkpoint at update 0, with all that fairseq's trainer reads from one."""
     return {
         "args": None,
-        "cfg": {"model": {**vars(options), "_name": "block"}},
+        "cfg": {"model": {**vars(options), "_name": arch}},
         "model": drafter.state_dict(),
         "criterion": None,
         "optimizer_history": [
@@ -210,11 +231,11 @@ def main(arguments: list[str] | None = None) -> None:
     """Entry point of the script."""
     own, given = parse_arguments(arguments)
     state = load_verifier(own.verifier)
-    options = drafter_options(state, given)
-    drafter = build_drafter(options, state["model"], own.seed)
+    options = drafter_options(state, given, own.arch)
+    drafter = build_drafter(options, own.arch, state["model"], own.seed)
     report = take_weights(drafter, state, own.parts)
     Path(own.out).parent.mkdir(parents=True, exist_ok=True)
-    checkpoint_utils.torch_persistent_save(checkpoint_of(drafter, options, state), own.out)
+    checkpoint_utils.torch_persistent_save(checkpoint_of(drafter, options, own.arch, state), own.out)
     print("\n".join(report))
     print(f"wrote {own.out}")
 

@@ -15,7 +15,9 @@ from fairseq.models.transformer.transformer_legacy import base_architecture
 from fairseq_tools import here
 from tiny_training import TINY, drafter, make_task, padded, verifier, write_data
 
+from block_plugins.decoding.drafters import same_encoder
 from block_plugins.errors import UserError
+from block_plugins.models.transformer_drafter import TransformerDrafterModel
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = ROOT / "scripts" / "init_drafter.py"
@@ -56,7 +58,7 @@ def initialised(tmp_path: Path, *flags: str, **options: Any) -> tuple[Any, Any]:
         model.encoder.embed_tokens.weight[1] = 0.0
     source = save(model, tmp_path / "verifier.pt", **options)
     out = str(tmp_path / "new" / "drafter.pt")
-    script().main([source, out, "--src-embedding-copy", *flags])
+    script().main([source, out, *flags] if "--arch" in flags else [source, out, "--src-embedding-copy", *flags])
     (loaded,), _ = checkpoint_utils.load_model_ensemble([out], task=Dictionaryless(task))
     return model, loaded.eval()
 
@@ -80,6 +82,30 @@ def test_all_weights_with_equal_names_and_shapes_are_taken(tmp_path: Path) -> No
     old = model.state_dict()
     random = {name for name, value in new.state_dict().items() if name not in old or not torch.equal(value, old[name])}
     assert random == {"decoder.copy_attn.weight"}
+
+
+@pytest.mark.parametrize(
+    "same", [{"no_scale_embedding": True, "encoder_learned_pos": True, "decoder_learned_pos": True}, {}]
+)
+def test_an_autoregressive_drafter_of_the_same_size_is_the_verifier(tmp_path: Path, same: dict[str, bool]) -> None:
+    model, new = initialised(tmp_path, "--arch", "transformer_drafter", "--freeze-encoder", **same)
+    assert isinstance(new, TransformerDrafterModel)
+    previous = padded([[2, 10, 11], [2, 12]])
+    with torch.no_grad():
+        found, expected = (network.double()(SOURCES, None, previous)[0] for network in (new, model))
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+
+
+def test_an_autoregressive_drafter_of_one_layer_on_the_verifiers_encoder(tmp_path: Path) -> None:
+    flags = ["--arch", "transformer_drafter", "--freeze-encoder", "--decoder-layers", "1"]
+    model, new = initialised(tmp_path, *flags)
+    assert len(new.decoder.layers) == 1
+    assert torch.equal(new.decoder.layers[0].fc1.weight, model.decoder.layers[0].fc1.weight)
+    assert same_encoder(new.encoder, model.encoder)
+    new.train()
+    assert new.decoder.training and not new.encoder.training
+    trained = {name for name, parameter in new.named_parameters() if parameter.requires_grad}
+    assert trained and not any(name.startswith("encoder.") or "embed_tokens" in name for name in trained)
 
 
 def test_parts_encoder_leaves_the_decoder_random(tmp_path: Path) -> None:

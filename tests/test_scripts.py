@@ -260,6 +260,16 @@ def test_train_the_verifier(stand_in: Path, tmp_path: Path) -> None:
     assert not given.keys() & {"--src-embedding-copy", "--apply-bert-init", "--block-size", "--fp16"}
 
 
+def test_train_an_autoregressive_drafter(stand_in: Path, tmp_path: Path) -> None:
+    given = flags(stand_in, tmp_path, ROLE="ar_drafter", FREEZE_ENCODER="1", DECODER_LAYERS="1")
+    expected = {
+        "--arch": "transformer_drafter", "--noise": "no_noise", "--criterion": "label_smoothed_cross_entropy",
+        "--freeze-encoder": "", "--no-scale-embedding": "", "--encoder-layers": "6", "--decoder-layers": "1",
+    }  # fmt: skip
+    assert {name: given.get(name) for name in expected} == expected
+    assert not given.keys() & {"--src-embedding-copy", "--apply-bert-init", "--block-size"}
+
+
 def test_train_goes_on_from_the_newest_whole_checkpoint(stand_in: Path, tmp_path: Path) -> None:
     save = tmp_path / "save"
     save.mkdir()
@@ -284,7 +294,7 @@ def test_train_tells_what_is_missing(stand_in: Path, tmp_path: Path) -> None:
     assert "DATA is not set" in error()
     assert "SAVE_DIR is not set" in error(DATA=str(stand_in))
     assert "(DATA) nowhere does not exist" in error(DATA="nowhere", SAVE_DIR="s")
-    assert "ROLE must be drafter or verifier" in error(DATA=str(stand_in), SAVE_DIR="s", ROLE="teacher")
+    assert "ROLE must be drafter, ar_drafter or verifier" in error(DATA=str(stand_in), SAVE_DIR="s", ROLE="teacher")
     assert "(VERIFIER) v.pt does not exist" in error(DATA=str(stand_in), SAVE_DIR="s", VERIFIER="v.pt")
 
 

@@ -16,7 +16,6 @@ from fairseq.models import register_model, register_model_architecture
 from fairseq.models.transformer import (
     TransformerConfig,
     TransformerDecoderBase,
-    TransformerEncoderBase,
     TransformerModelBase,
 )
 from fairseq.modules import MultiheadAttention, transformer_layer
@@ -27,6 +26,7 @@ from torch.nn import functional
 
 from block_plugins.errors import UserError
 from block_plugins.glancing import glance
+from block_plugins.models.freezable_encoder import FreezableEncoder, freeze_option
 
 HEAD_WIDTH = 64
 """Width of an attention head where ``--encoder-attention-heads`` or ``--decoder-attention-heads`` is not given."""
@@ -85,13 +85,7 @@ class BlockNATConfig(_TransformerOptions):
     apply_bert_init: bool = field(
         default=False, metadata={"help": "initialise all linear and embedding weights from N(0, 0.02)"}
     )
-    freeze_encoder: bool = field(
-        default=False,
-        metadata={
-            "help": "leave the encoder, and embeddings that are shared with it, as they are: a drafter that starts "
-            "from its verifier then shares the verifier's encoder, which decoding runs once for both"
-        },
-    )
+    freeze_encoder: bool = freeze_option()
 
 
 def _complete(options: Any) -> Namespace:
@@ -139,21 +133,8 @@ class BlockLoss(NamedTuple):
     glanced: Tensor  # [] masked positions that the glancing pass looked at
 
 
-class BlockEncoder(TransformerEncoderBase):
+class BlockEncoder(FreezableEncoder):
     """fairseq's Transformer encoder that also hands out what the decoder's copy attention looks at."""
-
-    frozen = False
-
-    def freeze(self) -> None:
-        """No training from here on: no gradients, no dropout."""
-        self.frozen = True
-        self.requires_grad_(False)
-        self.eval()
-
-    def train(self, mode: bool = True) -> "BlockEncoder":
-        """As any module's, but a frozen encoder stays in evaluation mode."""
-        super().train(mode and not self.frozen)
-        return self
 
     def forward(
         self,
