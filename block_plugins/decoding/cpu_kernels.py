@@ -16,6 +16,9 @@ from torch import Tensor
 
 from block_plugins.decoding.host import Array
 
+# Rows are copied element by element: assigning whole rows makes Numba compile what names shapes that don't agree, which
+# takes it longer than all the rest.
+
 # Numba logs every bytecode it reads where the root logger is open to that, as fairseq's tools leave it.
 logging.getLogger("numba").setLevel(logging.WARNING)
 
@@ -224,7 +227,8 @@ def _attend(
                 scores[s] = math.exp(scores[s] - best)
                 total += scores[s]
             out = y[r, h * head_dim : (h + 1) * head_dim]
-            out[:] = zero
+            for i in range(head_dim):
+                out[i] = zero
             for s in range(count):
                 weight = scores[s] / total
                 value = values[b, h, s]
@@ -238,13 +242,17 @@ def _enter(x: Array, norm: Array, norm_bias: Array, layers: Layers, y: Array) ->
     if layers.pre_norm:
         _layer_norm(x, norm, norm_bias, layers.epsilon, y)
     else:
-        y[:] = x
+        for r in range(x.shape[0]):
+            for i in range(x.shape[1]):
+                y[r, i] = x[r, i]
 
 
 @numba.njit(cache=True)
 def _leave(x: Array, norm: Array, norm_bias: Array, layers: Layers, y: Array) -> None:
     """Adds what a sublayer found, ``y [R, d]``, to the residual stream ``x``, in place."""
-    x += y
+    for r in range(x.shape[0]):
+        for i in range(x.shape[1]):
+            x[r, i] += y[r, i]
     if not layers.pre_norm:
         _layer_norm(x, norm, norm_bias, layers.epsilon, x)
 
@@ -256,9 +264,10 @@ def _remember(both: Array, layer: int, batch: Array, positions: Array, layers: L
     width = heads * head_dim
     for r in range(both.shape[0]):
         for h in range(heads):
-            at = h * head_dim
-            layers.self_keys[layer, batch[r], h, positions[r]] = both[r, at : at + head_dim]
-            layers.self_values[layer, batch[r], h, positions[r]] = both[r, width + at : width + at + head_dim]
+            for i in range(head_dim):
+                at = h * head_dim + i
+                layers.self_keys[layer, batch[r], h, positions[r], i] = both[r, at]
+                layers.self_values[layer, batch[r], h, positions[r], i] = both[r, width + at]
 
 
 @numba.njit(cache=True)
@@ -334,7 +343,9 @@ def token_inputs(
             for j in range(width):
                 x[r, j] = table[tokens[b, i], j] * factor
             if position_table.shape[0] > 0:
-                x[r] += position_table[min(positions[r], position_table.shape[0] - 1)]
+                at = min(positions[r], position_table.shape[0] - 1)
+                for j in range(width):
+                    x[r, j] += position_table[at, j]
     return x, batch, positions
 
 
@@ -366,10 +377,9 @@ def block_inputs(
     for b in range(rows):
         for at in range(max(0, length[b] - newest), min(length[b], capacity)):
             batch[stored], positions[stored] = b, at
-            if prefix[b, at] == mask_symbol:  # a real unk is read as masked
-                x[stored] = masks[b, at]
-            else:
-                x[stored] = table[prefix[b, at]] + position_table[at]
+            masked = prefix[b, at] == mask_symbol  # a real unk is read as masked
+            for j in range(width):
+                x[stored, j] = masks[b, at, j] if masked else table[prefix[b, at], j] + position_table[at, j]
             stored += 1
     r = stored
     for b in range(rows):
@@ -377,6 +387,8 @@ def block_inputs(
             batch[r] = b
             positions[r] = length[b] + i if i < room[b] else capacity
             seen[r] = max(1, min(length[b] + room[b], capacity))
-            x[r] = masks[b, min(length[b] + i, masks.shape[1] - 1)]
+            at = min(length[b] + i, masks.shape[1] - 1)
+            for j in range(width):
+                x[r, j] = masks[b, at, j]
             r += 1
     return x[:r], batch[:r], positions[:r], seen[:r], stored
