@@ -38,6 +38,7 @@ import report
 
 from block_plugins.decoding import generator
 from block_plugins.decoding.drafters import BlockDrafter, Draft
+from block_plugins.decoding.lookahead import GoesOn
 from block_plugins.decoding.settings import BeamSettings, SearchSettings, SpeculationSettings
 from block_plugins.models.block_nat import BlockNATModel
 
@@ -65,16 +66,30 @@ class ReplacedState:
         self.outputs = owner.outputs  # [B, T]
         self.generator = torch.Generator().manual_seed(1)
 
-    def propose(self, prefix: np.ndarray, length: np.ndarray, newest: int, size: int, k: int | None = None) -> Draft:
-        """See ``DraftState.propose``."""
-        real = self.state.propose(prefix, length, newest, size, k)
-        at = (torch.from_numpy(length).unsqueeze(1) + torch.arange(real.tokens.size(1))).clamp(
-            max=self.outputs.size(1) - 1
-        )
+    def propose(
+        self,
+        prefix: np.ndarray,
+        length: np.ndarray,
+        newest: int,
+        size: int,
+        k: int | None = None,
+        goes_on: GoesOn | None = None,
+    ) -> Draft:
+        """See ``DraftState.propose``. A random network's confidence means nothing: it is computed, and in its place
+        comes the share of right tokens.
+        """
+        anything = None if goes_on is None else lambda at, confidence: np.ones(len(confidence), dtype=bool)
+        real = self.state.propose(prefix, length, newest, size, k, anything)
+        count = real.tokens.size(1)
+        at = (torch.from_numpy(length).unsqueeze(1) + torch.arange(count)).clamp(max=self.outputs.size(1) - 1)
         right = self.outputs.gather(1, at)
         wrong = torch.rand(right.shape, generator=self.generator) < self.owner.errors
         others = (right + 1) % real.logits.size(2)
-        return Draft(torch.where(wrong, others, right), real.logits, real.length)
+        planned = count
+        if goes_on is not None:
+            confidence = np.full(len(length), 1 - self.owner.errors)
+            planned = next((i + 1 for i in range(count) if not goes_on(i, confidence).all()), count)
+        return Draft(torch.where(wrong, others, right), real.logits, real.length.clip(max=planned))
 
     def select(self, rows: Tensor) -> None:
         """See ``DraftState.select``."""

@@ -64,15 +64,17 @@ def rows_for(symbols: Any, verifier: Any, models: list[tuple[str, Any]], argumen
         chance = SamplingSettings() if temperature > 0 else None
         plain = generator.autoregressive(verifier, search, sampling=chance)
         rows.append(Row("AR", 0, "", temperature, plain))
-        for (name, model), size, lookahead in itertools.product(models, arguments.draft_size, arguments.lookahead):
+        int8 = arguments.drafter_dtype == "int8"
+        drafters = [
+            generator.open_drafter(model, search, verifier, int8, temperature=temperature) for _, model in models
+        ]
+        for (at, (name, model)), size, lookahead in itertools.product(
+            enumerate(models), arguments.draft_size, arguments.lookahead
+        ):
             if temperature > 0 and lookahead == "auto":
                 continue
-            int8 = arguments.drafter_dtype == "int8"
-            threshold = arguments.confidence_threshold if lookahead == "confidence" else 0.0
-            drafter = generator.open_drafter(
-                model, search, verifier, int8, temperature=temperature, threshold=threshold
-            )
-            settings = SpeculationSettings(size, lookahead=lookahead, sampling=chance)
+            drafter, threshold = drafters[at], arguments.confidence_threshold
+            settings = SpeculationSettings(size, lookahead=lookahead, threshold=threshold, sampling=chance)
             decode = generator.gad(drafter, verifier, search, settings)
             rows.append(
                 Row(

@@ -251,8 +251,9 @@ def build_generator(task: Any, models: list[Any], options: Any, fairseq_generato
             decode = generator.drafter_alone(drafter, model, search, size)
         else:
             keep_drafts = bool(getattr(options, "retain_iter_history", False))
+            lookahead, sampling = str(cfg.lookahead), _sampling_settings(options)
             speculation = SpeculationSettings(
-                size, cfg.beta, cfg.tau, keep_drafts, str(cfg.lookahead), _sampling_settings(options)
+                size, cfg.beta, cfg.tau, keep_drafts, lookahead, cfg.confidence_threshold, sampling
             )
             decode = generator.gad(drafter, verifier, search, speculation, layers)
     scoring = model if verifier is None else verifier
@@ -340,7 +341,6 @@ def _drafter(
 ) -> tuple[Drafter, int]:
     """The drafter, which draws at ``temperature`` (0: takes the best), and how many tokens it drafts at most."""
     positions = model.decoder.max_positions()
-    threshold = cfg.confidence_threshold if str(cfg.lookahead) == "confidence" else 0.0
     is_block = isinstance(model, BlockNATModel)
     if is_block and cfg.block_size > positions:
         raise UserError(f"--block-size {cfg.block_size} is beyond the drafter's {positions} positions: lower it")
@@ -350,7 +350,7 @@ def _drafter(
         raise UserError("--drafter-dtype int8 is for the CPU: give --cpu, or leave it out")
     if dtype in ("fp32", "bf16"):
         model.to(torch.float32 if dtype == "fp32" else torch.bfloat16)
-    drafter = generator.open_drafter(model, search, verifier, int8, layers, temperature, threshold)
+    drafter = generator.open_drafter(model, search, verifier, int8, layers, temperature)
     return drafter, cfg.block_size if is_block else cfg.num_draft_tokens
 
 

@@ -31,7 +31,7 @@ from compare_strategies import batches, open_task
 from block_plugins import checkpoints
 from block_plugins.decoding import generator
 from block_plugins.decoding.host import Array
-from block_plugins.decoding.lookahead import Lookahead, open_lookahead
+from block_plugins.decoding.lookahead import Lookahead
 from block_plugins.decoding.settings import SearchSettings, SpeculationSettings
 from block_plugins.decoding.statistics import Statistics
 from block_plugins.models.block_nat import BlockNATModel
@@ -44,6 +44,7 @@ class Recorder:
 
     def __init__(self, lookahead: Lookahead) -> None:
         self.lookahead = lookahead
+        self.goes_on = lookahead.goes_on
         self.accepted: list[list[int]] = []
         self.lengths: list[list[int]] = []
 
@@ -57,11 +58,11 @@ class Recorder:
         """See ``Lookahead.choose``."""
         return self.lookahead.choose()
 
-    def record(self, sent: Array, accepted: Array, committed: Array, seconds: float) -> None:
+    def record(self, sent: Array, accepted: Array, committed: Array, width: int, seconds: float) -> None:
         """See ``Lookahead.record``."""
         self.accepted[-1] += accepted.tolist()
         self.lengths[-1] += sent.tolist()
-        self.lookahead.record(sent, accepted, committed, seconds)
+        self.lookahead.record(sent, accepted, committed, width, seconds)
 
     def select(self, keep: Array) -> None:
         """See ``Lookahead.select``."""
@@ -80,20 +81,22 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     is_block = isinstance(model, BlockNATModel)
     lines = min(len(dataset), arguments.lines)
 
-    def decoder(name: str, lookahead: Lookahead) -> generator.DecodeFunction:
-        threshold = arguments.confidence_threshold if name == "confidence" else 0.0
-        drafter = generator.open_drafter(model, search, verifier, threshold=threshold)
+    def recorder(name: str) -> Recorder:
+        return Recorder(generator.open_lookahead(name, arguments.draft_size, arguments.confidence_threshold))
+
+    def decoder(lookahead: Lookahead) -> generator.DecodeFunction:
+        drafter = generator.open_drafter(model, search, verifier)
         return generator.gad(drafter, verifier, search, SpeculationSettings(arguments.draft_size), lookahead=lookahead)
 
     # One by one, the whole draft verified: what is accepted is what an oracle would have drafted.
-    recorder = Recorder(open_lookahead("constant", arguments.draft_size))
-    whole = generator.Generator(decoder("constant", recorder), pad, eos)
+    everything = recorder("constant")
+    whole = generator.Generator(decoder(everything), pad, eos)
     for sample in batches(dataset, 1, lines):
         whole.generate([], sample)
-    oracle = recorder.accepted
+    oracle = everything.accepted
 
-    recorders = {name: Recorder(open_lookahead(name, arguments.draft_size)) for name in LOOKAHEADS}
-    decoders = {name: decoder(name, recorder) for name, recorder in recorders.items()}
+    recorders = {name: recorder(name) for name in LOOKAHEADS}
+    decoders = {name: decoder(lookahead) for name, lookahead in recorders.items()}
     seconds: dict[str, list[float]] = {name: [] for name in LOOKAHEADS}
     decoded: dict[str, Statistics] = {}
     for passed in range(arguments.passes + 1):

@@ -4,6 +4,7 @@ token.
 
 from argparse import Namespace
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -157,7 +158,9 @@ class ScriptedState:
         self.owner = owner
         self.scripts = scripts
 
-    def propose(self, prefix: np.ndarray, length: np.ndarray, newest: int, size: int, k: int | None = None) -> Draft:
+    def propose(
+        self, prefix: np.ndarray, length: np.ndarray, newest: int, size: int, k: int | None = None, goes_on: Any = None
+    ) -> Draft:
         k = size if k is None else k
         symbols, rows = self.owner.symbols, len(self.scripts)
         assert len(length) == len(prefix) == rows

@@ -14,6 +14,7 @@ from block_plugins.decoding.cached_decoder import (
 )
 from block_plugins.decoding.drafters import Draft, ModelDrafter
 from block_plugins.decoding.host import Array, to_host
+from block_plugins.decoding.lookahead import GoesOn
 from block_plugins.decoding.sampling import confidence, propose_by_chance
 
 
@@ -29,10 +30,9 @@ class ARDrafter(ModelDrafter):
         int8: bool = False,
         layers: type[DecoderLayers] = DecoderLayers,
         temperature: float = 0.0,
-        threshold: float = 0.0,
     ) -> None:
         """``layers`` is how the decoder's layers are run; the others as for ``ModelDrafter``."""
-        super().__init__(model, pad, eos, verifier, int8, temperature, threshold)
+        super().__init__(model, pad, eos, verifier, int8, temperature)
         self.decoder = open_decoder(model.encoder, model.decoder, layers)
         if self.int8 is not None and isinstance(self.decoder, CachedDecoder):
             self.decoder.project = self.int8
@@ -56,7 +56,9 @@ class ARDraftState:
         self.length = np.full(rows, -1)  # of each prefix at the last draft
         self.drafted = 0  # tokens of that draft
 
-    def propose(self, prefix: Array, length: Array, newest: int, size: int, k: int | None = None) -> Draft:
+    def propose(
+        self, prefix: Array, length: Array, newest: int, size: int, k: int | None = None, goes_on: GoesOn | None = None
+    ) -> Draft:
         """See ``DraftState.propose``."""
         k = size if k is None else k
         unread, start = self._unread(prefix, length, newest)
@@ -78,9 +80,9 @@ class ARDraftState:
             if probs is not None:
                 drawn_from.append(probs)
             planned += going_on
-            if self.owner.threshold > 0:
-                (sure,) = to_host(confidence(logits, tokens, probs) >= self.owner.threshold)
-                going_on &= sure[:, 0]
+            if goes_on is not None:
+                (sure,) = to_host(confidence(logits, tokens, probs))
+                going_on &= goes_on(step, sure[:, 0])
                 if not going_on.any():
                     break
         self.length, self.drafted = length.copy(), len(drafted)

@@ -20,8 +20,9 @@ from block_plugins.decoding.cached_decoder import (
     why_not_cached,
 )
 from block_plugins.decoding.fast_path import MAX_ROWS, Embeddings
-from block_plugins.decoding.host import Array, through_first, to_host
+from block_plugins.decoding.host import Array, to_host
 from block_plugins.decoding.int8 import Int8Linear
+from block_plugins.decoding.lookahead import GoesOn
 from block_plugins.decoding.sampling import confidence, propose_by_chance
 
 
@@ -40,11 +41,14 @@ class Draft:
 class DraftState(Protocol):
     """A batch whose sources the drafter has encoded."""
 
-    def propose(self, prefix: Array, length: Array, newest: int, size: int, k: int | None = None) -> Draft:
+    def propose(
+        self, prefix: Array, length: Array, newest: int, size: int, k: int | None = None, goes_on: GoesOn | None = None
+    ) -> Draft:
         """The first ``k`` tokens (default: all) of a draft of at most ``size`` tokens to follow each prefix.
 
         ``prefix`` ``[B, T]`` holds the committed tokens, of which the first ``length`` ``[B]`` of each row count, and
-        at most the last ``newest`` of these are new since the last call. Both are on the host.
+        at most the last ``newest`` of these are new since the last call. Both are on the host. With ``goes_on`` a row's
+        draft ends with the first token behind which it doesn't go on.
         """
         ...
 
@@ -77,18 +81,14 @@ class ModelDrafter:
         verifier: FairseqEncoderDecoderModel | None,
         int8: bool,
         temperature: float,
-        threshold: float,
     ) -> None:
         """Where ``verifier`` has the very encoder that the drafter has, that encoder runs once for both.
 
         With ``int8`` the output projection, which is most of the weights of a shallow drafter, is computed in 8 bits.
         Tokens are drawn at ``temperature``; 0 takes the best ones.
-
-        A draft ends with its first token whose probability is below ``threshold``. That token is verified as well: left
-        out because of what it is, it would change the law of what is drawn in its place.
         """
         self.pad, self.eos = pad, eos
-        self.temperature, self.threshold = temperature, threshold
+        self.temperature = temperature
         self.encoder = model.encoder
         self.shares_encoder = verifier is not None and same_encoder(model.encoder, verifier.encoder)
         self.int8: Int8Linear | None = None
@@ -115,10 +115,9 @@ class BlockDrafter(ModelDrafter):
         int8: bool = False,
         layers: type[DecoderLayers] = DecoderLayers,
         temperature: float = 0.0,
-        threshold: float = 0.0,
     ) -> None:
         """``layers`` is how the decoder's layers are run; the others as for ``ModelDrafter``."""
-        super().__init__(model, pad, eos, verifier, int8, temperature, threshold)
+        super().__init__(model, pad, eos, verifier, int8, temperature)
         self.unk = unk
         self.decoder = model.decoder
         self.positions = model.decoder.max_positions()
@@ -163,7 +162,9 @@ class BlockDraftState:
         self.encoder_out = encoder_out
         self.device = encoder_out["encoder_out"][0].device
 
-    def propose(self, prefix: Array, length: Array, newest: int, size: int, k: int | None = None) -> Draft:
+    def propose(
+        self, prefix: Array, length: Array, newest: int, size: int, k: int | None = None, goes_on: GoesOn | None = None
+    ) -> Draft:
         """See ``DraftState.propose``. A row whose prefix leaves no position for a draft gets an empty one."""
         owner = self.owner
         k = size if k is None else k
@@ -173,9 +174,15 @@ class BlockDraftState:
         logits[..., owner.pad] = float("-inf")
         tokens, probs = propose_by_chance(logits, owner.temperature)
         length = room.clip(max=k)
-        if owner.threshold > 0:
-            (sure,) = to_host(confidence(logits, tokens, probs) >= owner.threshold)
-            length = np.minimum(length, through_first(~sure))
+        if goes_on is not None:
+            (sure,) = to_host(confidence(logits, tokens, probs))
+            going_on, planned = np.ones(len(length), dtype=bool), np.zeros_like(length)
+            for at in range(k):
+                planned += going_on
+                going_on = going_on & goes_on(at, sure[:, at])
+                if not going_on.any():
+                    break
+            length = np.minimum(length, planned)
         return Draft(tokens, logits, length, probs)
 
     def features(self, prefix: Array, length: Array, newest: int, room: Array, k: int) -> Tensor:

@@ -10,6 +10,7 @@ from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor
 
 from block_plugins.decoding.ar_drafter import ARDrafter
+from block_plugins.decoding.auto_lookahead import AutoLookahead
 from block_plugins.decoding.beam_search import beam_search
 from block_plugins.decoding.cached_decoder import DecoderLayers, open_decoder
 from block_plugins.decoding.constraints import Constraints
@@ -17,7 +18,13 @@ from block_plugins.decoding.drafter_only import draft_all
 from block_plugins.decoding.drafters import BlockDrafter, Drafter
 from block_plugins.decoding.hypotheses import Hypotheses, Hypothesis, hypothesis
 from block_plugins.decoding.left_to_right import greedy
-from block_plugins.decoding.lookahead import Lookahead, open_lookahead
+from block_plugins.decoding.lookahead import (
+    AdaptiveLookahead,
+    ConfidenceLookahead,
+    HeuristicLookahead,
+    Lookahead,
+    UniformLookahead,
+)
 from block_plugins.decoding.settings import BeamSettings, SamplingSettings, SearchSettings, SpeculationSettings
 from block_plugins.decoding.speculative import History, speculate
 from block_plugins.decoding.statistics import Statistics
@@ -83,12 +90,23 @@ def open_drafter(
     int8: bool = False,
     layers: type[DecoderLayers] = DecoderLayers,
     temperature: float = 0.0,
-    threshold: float = 0.0,
 ) -> Drafter:
     """The drafter that ``model`` is, a block model or an autoregressive one; the others as for ``BlockDrafter``."""
     if isinstance(model, BlockNATModel):
-        return BlockDrafter(model, search.pad, search.unk, search.eos, verifier, int8, layers, temperature, threshold)
-    return ARDrafter(model, search.pad, search.eos, verifier, int8, layers, temperature, threshold)
+        return BlockDrafter(model, search.pad, search.unk, search.eos, verifier, int8, layers, temperature)
+    return ARDrafter(model, search.pad, search.eos, verifier, int8, layers, temperature)
+
+
+def open_lookahead(name: str, block_size: int, threshold: float = 0.0) -> Lookahead:
+    """The lookahead of that name, for drafts of at most ``block_size`` tokens; ``threshold`` is for "confidence"."""
+    if name == "confidence":
+        return ConfidenceLookahead(block_size, threshold)
+    kinds: dict[str, Callable[[int], Lookahead]] = {
+        "heuristic": HeuristicLookahead,
+        "adaptive": AdaptiveLookahead,
+        "auto": AutoLookahead,
+    }
+    return kinds.get(name, UniformLookahead)(block_size)
 
 
 def gad(
@@ -108,7 +126,7 @@ def gad(
     # measured times.
     greedy_output = speculation.beta == 1 and speculation.sampling is None
     name = speculation.lookahead if greedy_output or speculation.lookahead != "auto" else "constant"
-    chosen = open_lookahead(name, speculation.block_size) if lookahead is None else lookahead
+    chosen = open_lookahead(name, speculation.block_size, speculation.threshold) if lookahead is None else lookahead
 
     def decode(src_tokens: Tensor, src_lengths: Tensor, prefix: Tensor | None, statistics: Statistics) -> Decoded:
         max_len = _max_len(search, src_tokens, step_decoder.positions)

@@ -48,7 +48,10 @@ def propose_by_chance(logits: Tensor, temperature: float) -> tuple[Tensor, Tenso
 
 def confidence(logits: Tensor, tokens: Tensor, probs: Tensor | None) -> Tensor:
     """The drafter's probability of each drafted token, ``[B, k]``; arguments as for ``propose_by_chance``."""
-    return (logits.softmax(-1) if probs is None else probs).gather(2, tokens.unsqueeze(2)).squeeze(2)
+    at = tokens.unsqueeze(2)
+    if probs is not None:
+        return probs.gather(2, at).squeeze(2)
+    return (logits.gather(2, at).squeeze(2) - logits.logsumexp(2)).exp()
 
 
 def judge_by_chance(

@@ -53,8 +53,9 @@ class SpeculationSettings:
     by chance where there is ``sampling``.
 
     ``keep_drafts`` records every draft, for ``--retain-iter-history``. ``lookahead`` is "constant" (the whole block is
-    verified), "heuristic", "adaptive", "confidence" (where the drafter ends its drafts by it), or "auto" (as much as
-    pays, if the output is the greedy one: otherwise the text would depend on measured times).
+    verified), "heuristic", "adaptive", "confidence" (a draft ends with a token whose probability is below
+    ``threshold``), or "auto" (as much as pays, if the output is the greedy one: otherwise the text would depend on
+    measured times).
     """
 
     block_size: int = 25
@@ -62,6 +63,7 @@ class SpeculationSettings:
     tau: float = 0.0
     keep_drafts: bool = False
     lookahead: str = "constant"
+    threshold: float = 0.4
     sampling: SamplingSettings | None = None
 
 

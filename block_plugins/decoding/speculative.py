@@ -51,7 +51,7 @@ def speculate(
         drafted, probs, limit = last[:, :0], None, np.zeros_like(length)
         if k > 0:
             with statistics.phase("draft", device):
-                draft = drafter.propose(hypotheses.prefix(), length, newest, settings.block_size, k)
+                draft = drafter.propose(hypotheses.prefix(), length, newest, settings.block_size, k, lookahead.goes_on)
                 limit = np.minimum(draft.length, lengths)
                 drafted, probs = draft.tokens[:, : limit.max()], draft.probs
                 probs = None if probs is None else probs[:, : limit.max()]
@@ -87,7 +87,7 @@ def speculate(
                     history[row].append(of_row[:count].copy())
         else:
             statistics.undrafted += len(rows)
-        lookahead.record(sent, accepted, committed, time.perf_counter() - begin)
+        lookahead.record(sent, accepted, committed, drafted.size(1), time.perf_counter() - begin)
         if keep is not None:
             lookahead.select(keep)
             staying = torch.from_numpy(keep).to(device)

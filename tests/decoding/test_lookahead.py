@@ -1,6 +1,4 @@
-"""The chosen lookahead pays: with costs and acceptance that are known, the best length is found."""
-
-import random
+"""The chosen lookahead pays: with costs and acceptance that are known, the best lengths are found."""
 
 import numpy as np
 import pytest
@@ -9,64 +7,93 @@ import torch
 
 from block_plugins.decoding import generator
 from block_plugins.decoding.ar_drafter import ARDrafter
+from block_plugins.decoding.auto_lookahead import AutoLookahead
 from block_plugins.decoding.drafters import BlockDrafter
-from block_plugins.decoding.lookahead import AdaptiveLookahead, AutoLookahead, HeuristicLookahead
+from block_plugins.decoding.lookahead import AdaptiveLookahead, HeuristicLookahead, Lookahead
 from block_plugins.decoding.settings import SamplingSettings, SpeculationSettings
 
 
-def run(lookahead: AutoLookahead, rows: int, kept: float, cost_per_token: float, draft_cost: float) -> list[int]:
-    """Iterations on a machine where a pass costs 1, each verified token ``cost_per_token``, a draft ``draft_cost``."""
-    chosen = []
-    dice = random.Random(1)
+def simulate(
+    lookahead: Lookahead,
+    rows: int,
+    probabilities: tuple[float, ...],
+    costs: tuple[float, float, float],
+    overconfidence: float = 0.0,
+    iterations: int = 2000,
+) -> tuple[float, list[int]]:
+    """Tokens a second, and lengths, on a made-up machine after the first 300 iterations.
+
+    Each draft token is accepted with one of the ``probabilities``, drawn anew, of which the drafter knows, save for its
+    ``overconfidence``. ``costs`` are the seconds of a pass, of a draft, and of each draft token.
+    """
+    dice = np.random.default_rng(1)
+    of_pass, of_draft, of_token = costs
+    tokens = seconds = 0.0
+    widths = []
     lookahead.start(rows)
-    for _ in range(600):
-        lengths = lookahead.choose()
-        length = int(lengths[0])
-        assert lengths.tolist() == [length] * rows
-        chosen.append(length)
-        committed = []
-        for _ in range(rows):
-            count = 1
-            while count <= length and dice.random() < kept:
-                count += 1
-            committed.append(count)
-        count = np.array(committed)
-        lookahead.record(lengths, count - 1, count, 1 + cost_per_token * length + (draft_cost if length else 0.0))
-    return chosen
+    for iteration in range(iterations):
+        limit = lookahead.choose()
+        chances = dice.choice(probabilities, (rows, max(1, int(limit.max()))))
+        going_on, sent = limit > 0, np.zeros(rows, dtype=np.int64)
+        for at in range(int(limit.max())):
+            sent += going_on
+            if lookahead.goes_on is not None:
+                going_on = going_on & lookahead.goes_on(at, np.minimum(1.0, chances[:, at] + overconfidence))
+            going_on = going_on & (sent < limit)
+        accepted = np.zeros(rows, dtype=np.int64)
+        for row in range(rows):
+            while accepted[row] < sent[row] and dice.random() < chances[row, accepted[row]]:
+                accepted[row] += 1
+        width = int(sent.max())
+        spent = (of_pass + (of_draft if width else 0.0) + of_token * width) * dice.uniform(0.9, 1.1)
+        lookahead.record(sent, accepted, accepted + 1, width, spent)
+        if iteration >= 300:
+            widths.append(width)
+            tokens, seconds = tokens + float((accepted + 1).sum()), seconds + spent
+    return tokens / seconds, widths
 
 
-def best(lengths: list[int], kept: float, cost_per_token: float, draft_cost: float) -> int:
-    def speed(length: int) -> float:
-        tokens = sum(kept**i for i in range(length + 1))
-        return tokens / (1 + cost_per_token * length + (draft_cost if length else 0.0))
+def best_fixed(rows: int, kept: float, costs: tuple[float, float, float]) -> float:
+    """The expected tokens a second of the best fixed length, none included."""
+    of_pass, of_draft, of_token = costs
+    return max(
+        rows * sum(kept**i for i in range(length + 1)) / (of_pass + (of_draft if length else 0.0) + of_token * length)
+        for length in range(16)
+    )
 
-    return max(lengths, key=speed)
 
-
+@pytest.mark.parametrize("rows", [1, 6])
 @pytest.mark.parametrize(
-    ("kept", "cost_per_token", "draft_cost"),
-    [(0.9, 0.0, 0.5), (0.8, 0.1, 0.5), (0.5, 0.05, 0.3), (0.3, 0.5, 1.0), (0.05, 0.0, 1.0)],
+    ("kept", "costs"),
+    [
+        (0.9, (1.0, 0.5, 0.0)),
+        (0.8, (1.0, 0.5, 0.1)),
+        (0.8, (1.0, 0.0, 0.3)),
+        (0.5, (1.0, 0.3, 0.05)),
+        (0.3, (1.0, 1.0, 0.5)),
+        (0.05, (1.0, 1.0, 0.0)),
+    ],
 )
-def test_the_length_that_pays_most_is_found(kept: float, cost_per_token: float, draft_cost: float) -> None:
-    lookahead = AutoLookahead(15)
-    assert lookahead.lengths == [0, 1, 3, 7, 15]
-    chosen = run(lookahead, 4, kept, cost_per_token, draft_cost)[100:]
-    expected = best(lookahead.lengths, kept, cost_per_token, draft_cost)
-    assert chosen.count(expected) > 0.85 * len(chosen)
+def test_no_fixed_length_is_much_better(rows: int, kept: float, costs: tuple[float, float, float]) -> None:
+    """Where confidence tells nothing, the best fixed length of all, none at all included, is found."""
+    assert simulate(AutoLookahead(15), rows, (kept,), costs)[0] > 0.95 * best_fixed(rows, kept, costs)
+
+
+@pytest.mark.parametrize("overconfidence", [0.0, 0.3])
+def test_confidence_is_worth_something_and_is_not_simply_believed(overconfidence: float) -> None:
+    """Half of the tokens are as good as sure and half of them not: no fixed length can tell them apart."""
+    chances, costs = (0.97, 0.2), (1.0, 0.0, 0.2)
+    fixed = best_fixed(1, sum(chances) / 2, costs)
+    assert simulate(AutoLookahead(15), 1, chances, costs, overconfidence)[0] > 1.05 * fixed
 
 
 def test_sizes_of_the_batch_are_told_apart() -> None:
     lookahead = AutoLookahead(7)
-    few = run(lookahead, 1, 0.8, 0.0, 0.3)[200:]
-    many = run(lookahead, 32, 0.8, 2.0, 5.0)[100:]
-    again = run(lookahead, 1, 0.8, 0.0, 0.3)[50:]
+    _, few = simulate(lookahead, 1, (0.8,), (1.0, 0.3, 0.0))
+    _, many = simulate(lookahead, 32, (0.8,), (1.0, 5.0, 2.0))
+    _, again = simulate(lookahead, 1, (0.8,), (1.0, 0.3, 0.0), iterations=500)
     assert max(set(few), key=few.count) == max(set(again), key=again.count) == 7
     assert max(set(many), key=many.count) == 0
-
-
-def test_lengths_end_with_the_whole_block() -> None:
-    assert AutoLookahead(1).lengths == [0, 1]
-    assert AutoLookahead(5).lengths == [0, 1, 3, 5]
 
 
 def test_the_heuristic_schedule_of_each_sentence() -> None:
@@ -74,13 +101,13 @@ def test_the_heuristic_schedule_of_each_sentence() -> None:
     lookahead.start(3)
     nothing = np.zeros(3)
     assert lookahead.choose().tolist() == [5, 5, 5]
-    lookahead.record(np.array([5, 5, 2]), np.array([5, 4, 2]), nothing, 1.0)
+    lookahead.record(np.array([5, 5, 2]), np.array([5, 4, 2]), nothing, 5, 1.0)
     assert lookahead.choose().tolist() == [7, 4, 7]  # whole drafts: +2, also where the draft was short; others: -1
-    lookahead.record(np.array([7, 4, 7]), np.array([7, 0, 0]), nothing, 1.0)
+    lookahead.record(np.array([7, 4, 7]), np.array([7, 0, 0]), nothing, 5, 1.0)
     assert lookahead.choose().tolist() == [8, 3, 6]  # no more than the block
     lookahead.select(np.array([1]))
     for _ in range(4):
-        lookahead.record(np.array([3]), np.array([0]), nothing, 1.0)
+        lookahead.record(np.array([3]), np.array([0]), nothing, 5, 1.0)
     assert lookahead.choose().tolist() == [1]  # no less than one
     lookahead.start(2)
     assert lookahead.choose().tolist() == [5, 5]
@@ -92,7 +119,7 @@ def test_the_adaptive_schedule_over_windows() -> None:
 
     def window(accepted: int) -> int:
         for _ in range(4):  # of 8 rows: 32 drafts
-            lookahead.record(np.full(8, 10), np.full(8, accepted), np.zeros(8), 1.0)
+            lookahead.record(np.full(8, 10), np.full(8, accepted), np.zeros(8), 5, 1.0)
         return int(lookahead.choose()[0])
 
     assert lookahead.choose().tolist() == [5] * 8
@@ -110,10 +137,10 @@ def test_a_draft_ends_behind_the_first_token_in_doubt() -> None:
     for kind, threshold in ((0, 0.3), (0, 0.9), (1, 0.3), (1, 0.9)):
         with torch.no_grad():
             whole, cut = (
-                (ARDrafter(small, pad, eos, threshold=t) if kind else BlockDrafter(block, pad, unk, eos, threshold=t))
+                (ARDrafter(small, pad, eos) if kind else BlockDrafter(block, pad, unk, eos))
                 .start(**sample, capacity=12)
-                .propose(prefix, length, 3, 6)
-                for t in (0.0, threshold)
+                .propose(prefix, length, 3, 6, goes_on=generator.open_lookahead(name, 6, threshold).goes_on)
+                for name in ("constant", "confidence")
             )
         probs = whole.logits.softmax(-1).gather(2, whole.tokens.unsqueeze(2)).squeeze(2)
         for row, of_row in enumerate(probs.tolist()):
@@ -131,13 +158,12 @@ def test_a_schedule_saves_work_and_changes_nothing() -> None:
     sample, search = tiny.sample(symbols, [3, 8, 5, 2], 5), tiny.settings(symbols, max_len_b=30)
     drafted, texts = {}, []
     for name in ("constant", "heuristic", "adaptive", "confidence"):
-        drafter = ARDrafter(small, pad, eos, threshold=0.4 if name == "confidence" else 0.0)
-        decode = generator.gad(drafter, verifier, search, SpeculationSettings(12, lookahead=name))
+        decode = generator.gad(ARDrafter(small, pad, eos), verifier, search, SpeculationSettings(12, lookahead=name))
         whole = generator.Generator(decode, pad, eos)
         texts.append([row[0]["tokens"].tolist() for row in whole.generate([], sample)])
         drafted[name] = whole.statistics.drafted
     assert all(text == texts[0] for text in texts)
     assert max(drafted["heuristic"], drafted["adaptive"], drafted["confidence"]) < drafted["constant"]
     sampled = SpeculationSettings(12, lookahead="confidence", sampling=SamplingSettings())
-    decode = generator.gad(ARDrafter(small, pad, eos, temperature=1.0, threshold=0.4), verifier, search, sampled)
+    decode = generator.gad(ARDrafter(small, pad, eos, temperature=1.0), verifier, search, sampled)
     assert len(generator.Generator(decode, pad, eos).generate([], sample)) == 4

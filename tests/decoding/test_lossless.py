@@ -113,11 +113,10 @@ def test_all_strategies_give_fairseqs_greedy_output(float64_fairseq: None, case:
         tiny.source(row, SYMBOLS): hypothesis[0]["tokens"].tolist()
         for row, hypothesis in zip(source, expected, strict=True)
     }
-    threshold = 0.4 if case["lookahead"] == "confidence" else 0.0
     small = tiny.verifier(SYMBOLS, seed + 1, max_target_positions=case["drafter_positions"])
     for drafter in (
-        BlockDrafter(block, PAD, UNK, EOS, threshold=threshold),
-        ARDrafter(small, PAD, EOS, threshold=threshold),
+        BlockDrafter(block, PAD, UNK, EOS),
+        ARDrafter(small, PAD, EOS),
         ARDrafter(verifier, PAD, EOS, verifier),
         tiny.ScriptedDrafter(SYMBOLS, scripts, case["errors"], seed=seed),
     ):

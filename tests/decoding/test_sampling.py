@@ -121,7 +121,7 @@ def p_values(
     if kind == "AR":
         decode = generator.autoregressive(verifier, search, sampling=chance)
     else:
-        options = {"temperature": draft_temperature, "threshold": 0.4 if lookahead == "confidence" else 0.0}
+        options = {"temperature": draft_temperature}
         drafter: Any = (
             BlockDrafter(block, PAD, UNK, EOS, **options) if kind == "block" else ARDrafter(small, PAD, EOS, **options)
         )

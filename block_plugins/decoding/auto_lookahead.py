@@ -1,0 +1,164 @@
+"""The lookahead that drafts as long as it pays, from what this run has measured."""
+
+import itertools
+
+import numpy as np
+
+from block_plugins.decoding.host import Array
+from block_plugins.decoding.lookahead import UniformLookahead
+
+_BINS = 10
+"""Classes of confidence, equally wide."""
+
+_PRIOR = 4.0
+"""So many drafts speak for what would be expected anyway, until more are known."""
+
+_FORGET_TOKENS, _FORGET_COSTS = 0.999, 0.97
+"""What older tokens and older times count for, one iteration later."""
+
+_OUTLIER = 2.0
+"""No time counts for more than so many times what was expected."""
+
+_REMEASURE = 50
+"""One iteration in so many goes to what is not thought best."""
+
+_REFRESH = 16
+"""Iterations between two looks at what the drafter's confidence has been worth."""
+
+
+class AutoLookahead(UniformLookahead):
+    """The lengths with the most tokens a second.
+
+    How often a draft token is accepted is counted by its position and by the drafter's confidence in it; what an
+    iteration costs is measured against its length and the size of the batch. Where R tokens a second are gained and one
+    more draft token costs c seconds, a draft goes on as long as the next token is expected to bring at least R c tokens
+    over all rows: that is, while it raises R. And where steps without a draft bring more, there are no drafts.
+    """
+
+    def __init__(self, block_size: int) -> None:
+        super().__init__(block_size)
+        self.goes_on = self._goes_on
+        self.calibration = _Calibration(block_size)
+        self.costs: dict[int, _Costs] = {}  # by the size of the batch, in powers of two
+        self.iteration = 0
+
+    def length(self) -> int:
+        """See ``UniformLookahead.length``."""
+        self.iteration += 1
+        if self.iteration % _REFRESH == 0:
+            self.calibration.refresh()
+        size = self.rows.bit_length()
+        if size not in self.costs:
+            self.costs[size] = _Costs(self.block_size)
+        self.current = self.costs[size]
+        self.classes: list[Array] = []
+        self.surviving = np.ones(self.rows)  # the probability that all of a draft so far is accepted
+        self.fixed = self.current.choose()
+        return self.block_size if self.fixed is None else self.fixed
+
+    def _goes_on(self, at: int, confidence: Array) -> Array:
+        classes = np.minimum((confidence * _BINS).astype(np.int64), _BINS - 1)
+        self.classes.append(classes)
+        if self.fixed is not None:
+            return np.ones(len(confidence), dtype=bool)
+        self.surviving = self.surviving * self.calibration.shares[at, classes]
+        following = self.calibration.means[min(at + 1, self.block_size - 1)]
+        pays = float(self.surviving.sum()) * following >= self.current.price()
+        # a longer draft in one row makes the pass longer for all, so they go on or end together
+        return np.full(len(confidence), pays)
+
+    def record(self, sent: Array, accepted: Array, committed: Array, width: int, seconds: float) -> None:
+        """See ``Lookahead.record``."""
+        self.current.add(int(committed.sum()), width, seconds, self.fixed)
+        self.calibration.add(self.classes[:width], sent, accepted)
+
+
+class _Calibration:
+    """How often tokens are accepted where those before them were: ``shares [position, class of confidence]`` and, of
+    all classes, ``means [position]``.
+    """
+
+    def __init__(self, block_size: int) -> None:
+        self.reached = np.zeros((block_size, _BINS))
+        self.kept = np.zeros((block_size, _BINS))
+        self.refresh()
+
+    def add(self, classes: list[Array], sent: Array, accepted: Array) -> None:
+        """Counts the tokens of an iteration, of the ``classes`` ``[b]`` at each position."""
+        self.reached *= _FORGET_TOKENS
+        self.kept *= _FORGET_TOKENS
+        for at, of_rows in enumerate(classes):
+            reached = (sent > at) & (accepted >= at)
+            if not reached.any():
+                break
+            self.reached[at] += np.bincount(of_rows[reached], minlength=_BINS)
+            self.kept[at] += np.bincount(of_rows[accepted > at], minlength=_BINS)
+
+    def refresh(self) -> None:
+        """Brings the shares up to date. Until more is known a position is like the others, and confidence is right."""
+        believed = (np.arange(_BINS) + 0.5) / _BINS
+        anywhere = (self.kept.sum(0) + _PRIOR * believed) / (self.reached.sum(0) + _PRIOR)
+        self.shares = (self.kept + _PRIOR * anywhere) / (self.reached + _PRIOR)
+        overall = (self.kept.sum() + _PRIOR * 0.5) / (self.reached.sum() + _PRIOR)
+        self.means = (self.kept.sum(1) + _PRIOR * overall) / (self.reached.sum(1) + _PRIOR)
+
+
+class _Costs:
+    """What iterations of batches of one size took."""
+
+    def __init__(self, block_size: int) -> None:
+        # the first of each doesn't count: kernels are compiled or recorded then
+        self.trials: list[int | None] = [*[0, 1, block_size] * 3, None, None, None]
+        self.tried: set[int] = set()
+        self.cycle = itertools.cycle([0, 1, 0, block_size])
+        self.since = 0  # iterations since something was measured
+        self.moments = np.zeros(5)  # weighted sums of 1, n, n^2, t, n t over lengths n > 0 and times t
+        self.drafted = np.zeros(2)  # tokens and seconds with drafts as long as pays,
+        self.undrafted = np.zeros(2)  # and without a draft
+
+    def choose(self) -> int | None:
+        """A fixed length, 0 for no draft, or None for a draft as long as pays."""
+        if self.trials:
+            return self.trials.pop(0)
+        drafts_pay = self._rate(self.drafted) >= self._rate(self.undrafted)
+        self.since += 1
+        if self.since < _REMEASURE:
+            return None if drafts_pay else 0
+        self.since = 0
+        return next(self.cycle) if drafts_pay else None
+
+    def add(self, tokens: int, length: int, seconds: float, fixed: int | None) -> None:
+        """An iteration with a draft of so many tokens, whose length was ``fixed`` or not."""
+        if fixed is not None and fixed not in self.tried:
+            self.tried.add(fixed)
+            return
+        if length == 0:
+            self.undrafted = _FORGET_COSTS * self.undrafted + (tokens, _clipped(seconds, self.undrafted, tokens))
+            return
+        seconds = min(seconds, _OUTLIER * self._seconds(length)) if self.moments[0] > 0 else seconds
+        self.moments = _FORGET_COSTS * self.moments + (1, length, length**2, seconds, length * seconds)
+        if fixed is None:
+            self.drafted = _FORGET_COSTS * self.drafted + (tokens, seconds)
+
+    def price(self) -> float:
+        """How many tokens one more draft token has to bring."""
+        return max(self._rate(self.drafted), self._rate(self.undrafted)) * self._slope()
+
+    def _slope(self) -> float:
+        """Seconds that one more draft token takes: the line through all times, by least squares."""
+        count, n, squares, t, products = self.moments.tolist()
+        spread = count * squares - n * n
+        return max(0.0, (count * products - n * t) / spread) if spread > 1e-6 * squares else 0.0
+
+    def _seconds(self, length: int) -> float:
+        count, n, _, t, _ = self.moments.tolist()
+        return float((t + self._slope() * (length * count - n)) / count)
+
+    @staticmethod
+    def _rate(sums: Array) -> float:
+        return float(sums[0] / sums[1]) if sums[1] > 0 else 0.0
+
+
+def _clipped(seconds: float, sums: Array, tokens: int) -> float:
+    """``seconds`` for so many ``tokens``, unless ``sums`` make them an outlier."""
+    return min(seconds, _OUTLIER * tokens * float(sums[1] / sums[0])) if sums[0] > 0 else seconds
