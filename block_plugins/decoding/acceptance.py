@@ -29,13 +29,21 @@ def verdict(scores: Tensor, draft: Tensor, kept: Tensor, own: Tensor) -> Verdict
     return Verdict(*to_host(draft, kept, tokens, scores.gather(2, tokens.unsqueeze(2)).squeeze(2)))
 
 
+def without_draft(scores: Tensor) -> Verdict:
+    """The verifier's best tokens, for ``scores`` ``[B, 1, V]``."""
+    own_scores, own = best(scores)
+    tokens, token_scores = to_host(own, own_scores)
+    nothing = tokens[:, :0]
+    return Verdict(nothing, nothing, tokens, token_scores)
+
+
 def judge(scores: Tensor, draft: Tensor, beta: int, tau: float) -> Verdict:
-    """Top-beta/tau acceptance of ``draft`` ``[B, k]``, which may have no columns.
+    """Top-beta/tau acceptance of ``draft`` ``[B, k]``.
 
     ``scores`` ``[B, k + 1, V]`` are the verifier's constrained log-probabilities.
     """
     own_scores, own = best(scores)
-    if beta == 1 or draft.size(1) == 0:
+    if beta == 1:
         drafted, own_tokens, token_scores = to_host(draft, own, own_scores)
         return Verdict(drafted, drafted == own_tokens[:, :-1], own_tokens, token_scores)
     return verdict(scores, draft, acceptable(scores, draft, beta, tau), own)

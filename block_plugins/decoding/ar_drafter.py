@@ -33,7 +33,7 @@ class ARDrafter(ModelDrafter):
     ) -> None:
         """``layers`` is how the decoder's layers are run; the others as for ``ModelDrafter``."""
         super().__init__(model, pad, eos, verifier, int8, temperature)
-        self.decoder = open_decoder(model.encoder, model.decoder, layers)
+        self.decoder = open_decoder(model.encoder, model.decoder, layers, int8)
         if self.int8 is not None and isinstance(self.decoder, CachedDecoder):
             self.decoder.project = self.int8
 
@@ -63,8 +63,12 @@ class ARDraftState:
         k = size if k is None else k
         unread, start = self._unread(prefix, length, newest)
         logits = self.state.step(torch.from_numpy(unread).to(self.state.device), start)
-        last = torch.from_numpy(length - start).to(logits.device)
-        logits = logits[torch.arange(len(length), device=logits.device), last].unsqueeze(1)
+        last = length - start
+        if (last == unread.shape[1] - 1).all():
+            logits = logits[:, -1:]
+        else:
+            at = torch.from_numpy(last).to(logits.device)
+            logits = logits[torch.arange(len(length), device=logits.device), at].unsqueeze(1)
         drafted: list[Tensor] = []
         scores: list[Tensor] = []
         drawn_from: list[Tensor] = []
@@ -73,7 +77,7 @@ class ARDraftState:
         for step in range(k):
             if step > 0:
                 logits = self.state.step(drafted[-1], length + step)
-            logits[..., self.owner.pad] = float("-inf")
+            logits.select(2, self.owner.pad).fill_(float("-inf"))
             tokens, probs = propose_by_chance(logits, self.owner.temperature)
             drafted.append(tokens)
             scores.append(logits)

@@ -19,11 +19,14 @@ _FORGET_TOKENS, _FORGET_COSTS = 0.999, 0.97
 _OUTLIER = 2.0
 """No time counts for more than so many times what was expected."""
 
-_REMEASURE = 50
-"""One iteration in so many goes to what is not thought best."""
+_REMEASURE, _SELDOM = 64, 1024
+"""Iterations after which what is not thought best is tried again: after a few, and later and later while it isn't."""
+
+_BURST = 4
+"""Drafts of such a trial. The first doesn't count: its drafter starts in the middle of a sentence."""
 
 _REFRESH = 16
-"""Iterations between two looks at what the drafter's confidence has been worth."""
+"""Drafts between two looks at what the drafter's confidence has been worth."""
 
 
 class AutoLookahead(UniformLookahead):
@@ -40,20 +43,22 @@ class AutoLookahead(UniformLookahead):
         self.goes_on = self._goes_on
         self.calibration = _Calibration(block_size)
         self.costs: dict[int, _Costs] = {}  # by the size of the batch, in powers of two
-        self.iteration = 0
+        self.drafts = 0
 
     def length(self) -> int:
         """See ``UniformLookahead.length``."""
-        self.iteration += 1
-        if self.iteration % _REFRESH == 0:
-            self.calibration.refresh()
         size = self.rows.bit_length()
         if size not in self.costs:
             self.costs[size] = _Costs(self.block_size)
         self.current = self.costs[size]
         self.classes: list[Array] = []
-        self.surviving = np.ones(self.rows)  # the probability that all of a draft so far is accepted
         self.fixed = self.current.choose()
+        if self.fixed is None:
+            self.surviving = np.ones(self.rows)  # the probability that all of a draft so far is accepted
+            self.price = self.current.price()
+            self.drafts += 1
+            if self.drafts % _REFRESH == 0:
+                self.calibration.refresh()
         return self.block_size if self.fixed is None else self.fixed
 
     def _goes_on(self, at: int, confidence: Array) -> Array:
@@ -63,14 +68,15 @@ class AutoLookahead(UniformLookahead):
             return np.ones(len(confidence), dtype=bool)
         self.surviving = self.surviving * self.calibration.shares[at, classes]
         following = self.calibration.means[min(at + 1, self.block_size - 1)]
-        pays = float(self.surviving.sum()) * following >= self.current.price()
+        pays = float(self.surviving.sum()) * following >= self.price
         # a longer draft in one row makes the pass longer for all, so they go on or end together
         return np.full(len(confidence), pays)
 
     def record(self, sent: Array, accepted: Array, committed: Array, width: int, seconds: float) -> None:
         """See ``Lookahead.record``."""
         self.current.add(int(committed.sum()), width, seconds, self.fixed)
-        self.calibration.add(self.classes[:width], sent, accepted)
+        if self.classes:
+            self.calibration.add(self.classes[:width], sent, accepted)
 
 
 class _Calibration:
@@ -111,54 +117,85 @@ class _Costs:
         self.trials: list[int | None] = [*[0, 1, block_size] * 3, None, None, None]
         self.tried: set[int] = set()
         self.cycle = itertools.cycle([0, 1, 0, block_size])
-        self.since = 0  # iterations since something was measured
-        self.moments = np.zeros(5)  # weighted sums of 1, n, n^2, t, n t over lengths n > 0 and times t
-        self.drafted = np.zeros(2)  # tokens and seconds with drafts as long as pays,
-        self.undrafted = np.zeros(2)  # and without a draft
+        self.since = 0  # iterations since something was tried,
+        self.pause = _REMEASURE  # and how many there have to be
+        self.starting = False  # the next draft is the first of a trial
+        self.burst = 0  # drafts still to be made for a trial
+        self.drafts_paid = True
+        # weighted sums over lengths n > 0 and times t
+        self.count = self.n = self.squares = self.t = self.products = 0.0
+        self.drafted = _Rate()  # with drafts as long as pays,
+        self.undrafted = _Rate()  # and without a draft
 
     def choose(self) -> int | None:
         """A fixed length, 0 for no draft, or None for a draft as long as pays."""
         if self.trials:
             return self.trials.pop(0)
-        drafts_pay = self._rate(self.drafted) >= self._rate(self.undrafted)
+        if self.burst > 0:
+            self.burst -= 1
+            return None
+        drafts_pay = self.drafted.value() >= self.undrafted.value()
+        if drafts_pay != self.drafts_paid:
+            self.drafts_paid, self.pause = drafts_pay, _REMEASURE
         self.since += 1
-        if self.since < _REMEASURE:
+        if self.since < self.pause:
             return None if drafts_pay else 0
-        self.since = 0
-        return next(self.cycle) if drafts_pay else None
+        self.since, self.pause = 0, min(2 * self.pause, _SELDOM)
+        if drafts_pay:
+            return next(self.cycle)
+        self.burst = _BURST - 1
+        self.starting = True
+        return None
 
     def add(self, tokens: int, length: int, seconds: float, fixed: int | None) -> None:
         """An iteration with a draft of so many tokens, whose length was ``fixed`` or not."""
         if fixed is not None and fixed not in self.tried:
             self.tried.add(fixed)
             return
-        if length == 0:
-            self.undrafted = _FORGET_COSTS * self.undrafted + (tokens, _clipped(seconds, self.undrafted, tokens))
+        if self.starting and fixed is None:
+            self.starting = False
             return
-        seconds = min(seconds, _OUTLIER * self._seconds(length)) if self.moments[0] > 0 else seconds
-        self.moments = _FORGET_COSTS * self.moments + (1, length, length**2, seconds, length * seconds)
+        if length == 0:
+            self.undrafted.add(tokens, seconds)
+            return
+        if self.count > 0:
+            seconds = min(seconds, _OUTLIER * self._seconds(length))
+        self.count = _FORGET_COSTS * self.count + 1
+        self.n = _FORGET_COSTS * self.n + length
+        self.squares = _FORGET_COSTS * self.squares + length**2
+        self.t = _FORGET_COSTS * self.t + seconds
+        self.products = _FORGET_COSTS * self.products + length * seconds
         if fixed is None:
-            self.drafted = _FORGET_COSTS * self.drafted + (tokens, seconds)
+            self.drafted.add(tokens, seconds)
 
     def price(self) -> float:
         """How many tokens one more draft token has to bring."""
-        return max(self._rate(self.drafted), self._rate(self.undrafted)) * self._slope()
+        return max(self.drafted.value(), self.undrafted.value()) * self._slope()
 
     def _slope(self) -> float:
         """Seconds that one more draft token takes: the line through all times, by least squares."""
-        count, n, squares, t, products = self.moments.tolist()
-        spread = count * squares - n * n
-        return max(0.0, (count * products - n * t) / spread) if spread > 1e-6 * squares else 0.0
+        spread = self.count * self.squares - self.n**2
+        if spread <= 1e-6 * self.squares:
+            return 0.0
+        return max(0.0, (self.count * self.products - self.n * self.t) / spread)
 
     def _seconds(self, length: int) -> float:
-        count, n, _, t, _ = self.moments.tolist()
-        return float((t + self._slope() * (length * count - n)) / count)
-
-    @staticmethod
-    def _rate(sums: Array) -> float:
-        return float(sums[0] / sums[1]) if sums[1] > 0 else 0.0
+        return (self.t + self._slope() * (length * self.count - self.n)) / self.count
 
 
-def _clipped(seconds: float, sums: Array, tokens: int) -> float:
-    """``seconds`` for so many ``tokens``, unless ``sums`` make them an outlier."""
-    return min(seconds, _OUTLIER * tokens * float(sums[1] / sums[0])) if sums[0] > 0 else seconds
+class _Rate:
+    """Tokens a second, lately."""
+
+    def __init__(self) -> None:
+        self.tokens = self.seconds = 0.0
+
+    def add(self, tokens: int, seconds: float) -> None:
+        """So many tokens in so many seconds, which count for no more than ``_OUTLIER`` times what was expected."""
+        if self.seconds > 0:
+            seconds = min(seconds, _OUTLIER * tokens / self.value())
+        self.tokens = _FORGET_COSTS * self.tokens + tokens
+        self.seconds = _FORGET_COSTS * self.seconds + seconds
+
+    def value(self) -> float:
+        """Tokens a second, 0 where nothing was measured."""
+        return self.tokens / self.seconds if self.seconds > 0 else 0.0

@@ -61,13 +61,15 @@ class StepDecoder(Protocol):
 
 
 def open_decoder(
-    encoder: FairseqEncoder, decoder: FairseqDecoder, layers: "type[DecoderLayers] | None" = None
+    encoder: FairseqEncoder, decoder: FairseqDecoder, layers: "type[DecoderLayers] | None" = None, int8: bool = False
 ) -> StepDecoder:
-    """The fastest step function that reproduces ``decoder`` exactly; ``layers`` is how a cached one runs them."""
+    """The fastest step function that reproduces ``decoder`` exactly, or with ``int8`` nearly so; ``layers`` is how a
+    cached one runs them.
+    """
     reason = why_not_cached(decoder)
     if reason is None:
-        return CachedDecoder(decoder, layers or DecoderLayers)
-    logger.warning("no cache for this verifier (%s): every step recomputes the whole prefix, which is slower", reason)
+        return CachedDecoder(decoder, layers or DecoderLayers, int8)
+    logger.warning("no cache for this decoder (%s): every step recomputes the whole prefix, which is slower", reason)
     return RecomputingDecoder(encoder, decoder)
 
 
@@ -159,9 +161,10 @@ class DecoderLayers:
     arranged when the object is made: make a new one after the decoder's parameters have changed.
     """
 
-    def __init__(self, decoder: TransformerDecoderBase) -> None:
+    def __init__(self, decoder: TransformerDecoderBase, int8: bool = False) -> None:
+        """With ``int8`` the kernels' matrices are in 8 bits, which is for drafters."""
         self.layers = [InferenceLayer(layer) for layer in decoder.layers]
-        self.kernels = fast_path.open_kernels(decoder.layers, [layer.qkv for layer in self.layers])
+        self.kernels = fast_path.open_kernels(decoder.layers, [layer.qkv for layer in self.layers], int8)
 
     def start(self, encoder_out: EncoderOut, capacity: int) -> "LayersState":
         """Projects the cross-attention's keys and values once and allocates the self-attention's cache."""
@@ -245,10 +248,12 @@ class LayersState:
 class CachedDecoder:
     """Runs a fairseq Transformer decoder over static caches, in evaluation mode (no dropout)."""
 
-    def __init__(self, decoder: TransformerDecoderBase, layers: type[DecoderLayers] = DecoderLayers) -> None:
+    def __init__(
+        self, decoder: TransformerDecoderBase, layers: type[DecoderLayers] = DecoderLayers, int8: bool = False
+    ) -> None:
         self.decoder = decoder
         self.positions = decoder.max_positions()
-        self.layers = layers(decoder)
+        self.layers = layers(decoder, int8)
         self.project = output_projection(decoder)
         self.position_table = None if decoder.embed_positions is None else position_table(decoder)
         self.embeddings: fast_path.Embeddings | None = None

@@ -28,29 +28,37 @@ _RELU, _GELU = 0, 1
 ACTIVATIONS = {"relu": _RELU, "gelu": _GELU}
 """The activation functions that the kernels know, by fairseq's names."""
 
-_PARALLEL = 600_000
-"""Multiplications from which a product is worth a second thread."""
+_PARALLEL = 800_000
+"""Bytes of weights, times rows, from which a product is worth a second thread."""
 
 
 class LayerWeights(NamedTuple):
-    """The weights of all layers of a decoder, stacked: ``[layers, out, in]`` and ``[layers, out]``."""
+    """The weights of all layers of a decoder, stacked: matrices ``[layers, out, in]``, and the factors of their rows,
+    biases and norms ``[layers, out]``. Matrices may be int8.
+    """
 
     qkv: Array
+    qkv_scale: Array
     qkv_bias: Array
     self_out: Array
+    self_out_scale: Array
     self_out_bias: Array
-    self_norm: Array
-    self_norm_bias: Array
     cross_query: Array
+    cross_query_scale: Array
     cross_query_bias: Array
     cross_out: Array
+    cross_out_scale: Array
     cross_out_bias: Array
-    cross_norm: Array
-    cross_norm_bias: Array
     fc1: Array
+    fc1_scale: Array
     fc1_bias: Array
     fc2: Array
+    fc2_scale: Array
     fc2_bias: Array
+    self_norm: Array
+    self_norm_bias: Array
+    cross_norm: Array
+    cross_norm_bias: Array
     final_norm: Array
     final_norm_bias: Array
 
@@ -72,71 +80,88 @@ class Layers(NamedTuple):
     visible: Array
 
 
+_own_threads = (0, 0)  # for so many threads of torch's, so many were set
+
+
 def threads() -> int:
     """How many threads the kernels use: torch's number, as far as Numba has started as many."""
+    global _own_threads
     count = torch.get_num_threads()
-    own = min(count, numba.config.NUMBA_NUM_THREADS)
-    numba.set_num_threads(own)
-    if torch.get_num_threads() != count:
-        # Numba has just started its threads, and in passing set OpenMP's number, which is torch's too
-        torch.set_num_threads(count)
-    return int(own)
+    if _own_threads[0] != count:
+        own = min(count, numba.config.NUMBA_NUM_THREADS)
+        numba.set_num_threads(own)
+        if torch.get_num_threads() != count:
+            # Numba has just started its threads, and in passing set OpenMP's number, which is torch's too
+            torch.set_num_threads(count)
+        _own_threads = count, own
+    return _own_threads[1]
 
 
-def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """``x [..., in]`` times ``weight [out, in]``, plus ``bias [out]``: ``[..., out]``."""
-    y = x.new_empty(*x.shape[:-1], weight.size(0))
-    offset = weight.new_zeros(weight.size(0)) if bias is None else bias.detach()
+def product(x: Tensor, weight: Array, scale: Array, bias: Array) -> Tensor:
+    """``x [..., in]`` times ``weight [out, in]``, times ``scale [out]``, plus ``bias [out]``: ``[..., out]``."""
+    y = x.new_empty(*x.shape[:-1], len(weight))
     # whatever isn't contiguous would be compiled for itself
-    rows, out = x.reshape(-1, x.size(-1)).contiguous().numpy(), y.view(-1, weight.size(0)).numpy()
-    _linear(rows, weight.detach().numpy(), offset.numpy(), out, threads())
+    rows, out = x.reshape(-1, x.size(-1)).contiguous().numpy(), y.view(-1, len(weight)).numpy()
+    _linear(rows, weight, scale, bias, out, threads())
     return y
 
 
+def quantised(weight: Tensor) -> tuple[Array, Array]:
+    """``weight [out, in]`` as int8, and the factor of each of its rows ``[out]`` in float32."""
+    scale = weight.abs().amax(1, keepdim=True).clamp(min=1e-12) / 127
+    return (weight / scale).round().to(torch.int8).numpy(), scale.squeeze(1).float().numpy()
+
+
 @numba.njit(cache=True, fastmath=_FAST)
-def _columns(x: Array, weight: Array, bias: Array, y: Array, first: int, last: int) -> None:
-    """Fills the columns ``first ... last - 1`` of ``y [R, out]``, the product of ``x [R, in]`` and ``weight``.
+def _columns(x: Array, weight: Array, scale: Array, bias: Array, y: Array, first: int, last: int) -> None:
+    """Fills the columns ``first ... last - 1`` of ``y [R, out]``, the product of ``x [R, in]`` and ``weight``, whose
+    rows have the factors ``scale``.
 
     Four rows share each weight that is read. Where three are left the last is computed twice: that costs less than
     three by themselves.
     """
     rows, width = x.shape
+    zero = bias.dtype.type(0)  # of the input's type, as all that is summed: float32 times an integer would be float64
     for o in range(first, last):
-        w = weight[o]
+        w, factor, offset = weight[o], scale[o], bias[o]
         r = 0
         while r + 3 <= rows:
             r3 = min(r + 3, rows - 1)
             x0, x1, x2, x3 = x[r], x[r + 1], x[r + 2], x[r3]
-            sum0 = sum1 = sum2 = sum3 = bias[o]
+            sum0 = sum1 = sum2 = sum3 = zero
             for i in range(width):
-                sum0 += w[i] * x0[i]
-                sum1 += w[i] * x1[i]
-                sum2 += w[i] * x2[i]
-                sum3 += w[i] * x3[i]
-            y[r, o], y[r + 1, o], y[r + 2, o], y[r3, o] = sum0, sum1, sum2, sum3
+                value = bias.dtype.type(w[i])
+                sum0 += value * x0[i]
+                sum1 += value * x1[i]
+                sum2 += value * x2[i]
+                sum3 += value * x3[i]
+            y[r, o] = sum0 * factor + offset
+            y[r + 1, o] = sum1 * factor + offset
+            y[r + 2, o] = sum2 * factor + offset
+            y[r3, o] = sum3 * factor + offset
             r += 4
         while r < rows:
             x0 = x[r]
-            sum0 = bias[o]
+            sum0 = zero
             for i in range(width):
-                sum0 += w[i] * x0[i]
-            y[r, o] = sum0
+                sum0 += bias.dtype.type(w[i]) * x0[i]
+            y[r, o] = sum0 * factor + offset
             r += 1
 
 
 @numba.njit(cache=True, parallel=True)
-def _columns_in_parts(x: Array, weight: Array, bias: Array, y: Array, parts: int) -> None:
+def _columns_in_parts(x: Array, weight: Array, scale: Array, bias: Array, y: Array, parts: int) -> None:
     width = weight.shape[0]
     for part in numba.prange(parts):
-        _columns(x, weight, bias, y, width * part // parts, width * (part + 1) // parts)
+        _columns(x, weight, scale, bias, y, width * part // parts, width * (part + 1) // parts)
 
 
 @numba.njit(cache=True)
-def _linear(x: Array, weight: Array, bias: Array, y: Array, parts: int) -> None:
-    if parts > 1 and x.shape[0] * weight.size > _PARALLEL:
-        _columns_in_parts(x, weight, bias, y, parts)
+def _linear(x: Array, weight: Array, scale: Array, bias: Array, y: Array, parts: int) -> None:
+    if parts > 1 and x.shape[0] * weight.size * weight.itemsize > _PARALLEL:
+        _columns_in_parts(x, weight, scale, bias, y, parts)
     else:
-        _columns(x, weight, bias, y, np.int64(0), weight.shape[0])  # a literal 0 would be compiled for itself
+        _columns(x, weight, scale, bias, y, np.int64(0), weight.shape[0])  # a literal 0 would be compiled for itself
 
 
 @numba.njit(cache=True, fastmath=_FAST)
@@ -285,7 +310,7 @@ def run_layers(x: Array, batch: Array, positions: Array, seen: Array, stored: in
         normed = np.empty((stored, width), dtype=x.dtype)
         _enter(x[:stored], weights.self_norm[0], weights.self_norm_bias[0], layers, normed)
         both = np.empty((stored, 2 * width), dtype=x.dtype)
-        _linear(normed, weights.qkv[0, width:], weights.qkv_bias[0, width:], both, parts)
+        _linear(normed, weights.qkv[0, width:], weights.qkv_scale[0, width:], weights.qkv_bias[0, width:], both, parts)
         _remember(both, np.int64(0), batch, positions, layers)
         x, batch, positions, seen = x[stored:], batch[stored:], positions[stored:], seen[stored:]
     rows = x.shape[0]
@@ -300,23 +325,23 @@ def run_layers(x: Array, batch: Array, positions: Array, seen: Array, stored: in
     inner = np.empty((rows, weights.fc1.shape[1]), dtype=x.dtype)
     for i in range(layers.self_keys.shape[0]):
         _enter(x, weights.self_norm[i], weights.self_norm_bias[i], layers, normed)
-        _linear(normed, weights.qkv[i, :width], weights.qkv_bias[i, :width], query, parts)
-        _linear(normed, weights.qkv[i, width:], weights.qkv_bias[i, width:], both, parts)
+        _linear(normed, weights.qkv[i, :width], weights.qkv_scale[i, :width], weights.qkv_bias[i, :width], query, parts)
+        _linear(normed, weights.qkv[i, width:], weights.qkv_scale[i, width:], weights.qkv_bias[i, width:], both, parts)
         _remember(both, i, batch, positions, layers)
         _attend(query, layers.self_keys[i], layers.self_values[i], batch, seen, unmasked, scores, mixed)
-        _linear(mixed, weights.self_out[i], weights.self_out_bias[i], normed, parts)
+        _linear(mixed, weights.self_out[i], weights.self_out_scale[i], weights.self_out_bias[i], normed, parts)
         _leave(x, weights.self_norm[i], weights.self_norm_bias[i], layers, normed)
 
         _enter(x, weights.cross_norm[i], weights.cross_norm_bias[i], layers, normed)
-        _linear(normed, weights.cross_query[i], weights.cross_query_bias[i], query, parts)
+        _linear(normed, weights.cross_query[i], weights.cross_query_scale[i], weights.cross_query_bias[i], query, parts)
         _attend(query, layers.cross_keys[i], layers.cross_values[i], batch, sources, layers.visible, scores, mixed)
-        _linear(mixed, weights.cross_out[i], weights.cross_out_bias[i], normed, parts)
+        _linear(mixed, weights.cross_out[i], weights.cross_out_scale[i], weights.cross_out_bias[i], normed, parts)
         _leave(x, weights.cross_norm[i], weights.cross_norm_bias[i], layers, normed)
 
         _enter(x, weights.final_norm[i], weights.final_norm_bias[i], layers, normed)
-        _linear(normed, weights.fc1[i], weights.fc1_bias[i], inner, parts)
+        _linear(normed, weights.fc1[i], weights.fc1_scale[i], weights.fc1_bias[i], inner, parts)
         _activate(inner, layers.activation)
-        _linear(inner, weights.fc2[i], weights.fc2_bias[i], normed, parts)
+        _linear(inner, weights.fc2[i], weights.fc2_scale[i], weights.fc2_bias[i], normed, parts)
         _leave(x, weights.final_norm[i], weights.final_norm_bias[i], layers, normed)
 
 

@@ -90,7 +90,7 @@ class GraphedLayers(DecoderLayers):
     The buffers grow with the largest batch so far; then all that was recorded is forgotten.
     """
 
-    def __init__(self, decoder: TransformerDecoderBase) -> None:
+    def __init__(self, decoder: TransformerDecoderBase, int8: bool = False) -> None:
         super().__init__(decoder)
         self.kernels = None  # torch's operations alone can be recorded
         self.size = (0, 0, 0)

@@ -1,5 +1,6 @@
 """What proposes tokens: given the sources and the committed prefixes, a draft of the next tokens for each row."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -70,6 +71,32 @@ class Drafter(Protocol):
         ...
 
 
+class LateStart:
+    """A batch of a drafter that isn't started before it has to draft: where drafts don't pay it never has to."""
+
+    def __init__(self, start: Callable[[], DraftState]) -> None:
+        self.start = start
+        self.state: DraftState | None = None
+        self.selections: list[Tensor] = []
+
+    def propose(
+        self, prefix: Array, length: Array, newest: int, size: int, k: int | None = None, goes_on: GoesOn | None = None
+    ) -> Draft:
+        """See ``DraftState.propose``."""
+        if self.state is None:
+            self.state = self.start()
+            for rows in self.selections:
+                self.state.select(rows)
+        return self.state.propose(prefix, length, newest, size, k, goes_on)
+
+    def select(self, rows: Tensor) -> None:
+        """See ``DraftState.select``."""
+        if self.state is None:
+            self.selections.append(rows)
+        else:
+            self.state.select(rows)
+
+
 class ModelDrafter:
     """What all drafters that are networks have in common."""
 
@@ -84,7 +111,8 @@ class ModelDrafter:
     ) -> None:
         """Where ``verifier`` has the very encoder that the drafter has, that encoder runs once for both.
 
-        With ``int8`` the output projection, which is most of the weights of a shallow drafter, is computed in 8 bits.
+        With ``int8`` the decoder's weight matrices are in 8 bits where they are multiplied with a few rows on a CPU,
+        those of the output projection always.
         Tokens are drawn at ``temperature``; 0 takes the best ones.
         """
         self.pad, self.eos = pad, eos
@@ -147,7 +175,7 @@ class BlockDrafter(ModelDrafter):
         if versions != self._versions:
             self._versions = versions
             self.project = self.int8 or output_projection(self.decoder)
-            self.layers = self.kind_of_layers(self.decoder) if self.plain else None
+            self.layers = self.kind_of_layers(self.decoder, self.int8 is not None) if self.plain else None
             self.position_table = position_table(self.decoder)
             self.embeddings: Embeddings | None = None
             if self.layers is not None and self.layers.kernels and self.decoder.layernorm_embedding is None:
@@ -171,7 +199,7 @@ class BlockDraftState:
         room = (owner.positions - length).clip(0, size)
         # the network always reads a whole block of masks, as it was trained to
         logits = owner.project(self.features(prefix, length, min(newest, prefix.shape[1]), room, size)[:, :k])
-        logits[..., owner.pad] = float("-inf")
+        logits.select(2, owner.pad).fill_(float("-inf"))
         tokens, probs = propose_by_chance(logits, owner.temperature)
         length = room.clip(max=k)
         if goes_on is not None:

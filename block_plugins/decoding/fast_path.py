@@ -34,6 +34,8 @@ class Product:
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self.weight = weight.detach()
         self.bias = None if bias is None else bias.detach()
+        self.offset = weight.detach().new_zeros(weight.size(0)) if self.bias is None else self.bias
+        self.ones = torch.ones_like(self.offset)
         self.packed: Tensor | None = None
         if weight.device.type == "cpu" and weight.dtype == torch.float32 and torch.backends.mkldnn.is_available():
             self.packed = torch.ops.mkldnn._reorder_linear_weight(self.weight, None)
@@ -41,15 +43,19 @@ class Product:
     def __call__(self, x: Tensor) -> Tensor:
         """``[..., in]`` to ``[..., out]``."""
         if suits(x):
-            return cpu_kernels.product(x, self.weight, self.bias)
+            return cpu_kernels.product(x, self.weight.numpy(), self.ones.numpy(), self.offset.numpy())
         if self.packed is not None:
             product: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")
             return product
         return F.linear(x, self.weight, self.bias)
 
 
-def open_kernels(layers: Sequence[TransformerDecoderLayerBase], qkv: Sequence[Product]) -> "Kernels | None":
-    """Kernels for these layers (``qkv`` are their joined projections), or None where there are none."""
+def open_kernels(
+    layers: Sequence[TransformerDecoderLayerBase], qkv: Sequence[Product], int8: bool = False
+) -> "Kernels | None":
+    """Kernels for these layers (``qkv`` are their joined projections), or None where there are none; see ``Kernels``
+    for ``int8``.
+    """
     weight = layers[0].fc1.weight
     if weight.device.type != "cpu" or weight.dtype not in _TYPES:
         return None
@@ -62,11 +68,11 @@ def open_kernels(layers: Sequence[TransformerDecoderLayerBase], qkv: Sequence[Pr
     }
     if activation is None or not same_width or len(epsilons) > 1:
         return None
-    return Kernels(layers, qkv, activation, epsilons.pop())
+    return Kernels(layers, qkv, activation, epsilons.pop(), int8 and weight.dtype == torch.float32)
 
 
 class Kernels:
-    """The weights of a decoder's layers, stacked as the kernels want them."""
+    """The weights of a decoder's layers, stacked as the kernels want them, its matrices in 8 bits with ``int8``."""
 
     def __init__(
         self,
@@ -74,27 +80,32 @@ class Kernels:
         qkv: Sequence[Product],
         activation: int,
         epsilon: float,
+        int8: bool,
     ) -> None:
         def stacked(tensors: Sequence[Tensor | None], width: int) -> Any:
             like = layers[0].fc1.weight
             return torch.stack([like.new_zeros(width) if t is None else t.detach() for t in tensors]).numpy()
 
-        def pair(modules: Sequence[Any]) -> tuple[Any, Any]:
-            return (
-                stacked([module.weight for module in modules], 0),
-                stacked([module.bias for module in modules], modules[0].weight.size(0)),
-            )
+        def matrices(modules: Sequence[Any]) -> tuple[Any, Any, Any]:
+            bias = stacked([module.bias for module in modules], modules[0].weight.size(0))
+            if not int8:
+                return stacked([module.weight for module in modules], 0), np.ones_like(bias), bias
+            pairs = [cpu_kernels.quantised(module.weight.detach()) for module in modules]
+            return np.stack([weight for weight, _ in pairs]), np.stack([scale for _, scale in pairs]), bias
+
+        def norms(modules: Sequence[Any]) -> tuple[Any, Any]:
+            return stacked([module.weight for module in modules], 0), stacked([module.bias for module in modules], 0)
 
         self.weights = cpu_kernels.LayerWeights(
-            *pair(qkv),
-            *pair([layer.self_attn.out_proj for layer in layers]),
-            *pair([layer.self_attn_layer_norm for layer in layers]),
-            *pair([layer.encoder_attn.q_proj for layer in layers]),
-            *pair([layer.encoder_attn.out_proj for layer in layers]),
-            *pair([layer.encoder_attn_layer_norm for layer in layers]),
-            *pair([layer.fc1 for layer in layers]),
-            *pair([layer.fc2 for layer in layers]),
-            *pair([layer.final_layer_norm for layer in layers]),
+            *matrices(qkv),
+            *matrices([layer.self_attn.out_proj for layer in layers]),
+            *matrices([layer.encoder_attn.q_proj for layer in layers]),
+            *matrices([layer.encoder_attn.out_proj for layer in layers]),
+            *matrices([layer.fc1 for layer in layers]),
+            *matrices([layer.fc2 for layer in layers]),
+            *norms([layer.self_attn_layer_norm for layer in layers]),
+            *norms([layer.encoder_attn_layer_norm for layer in layers]),
+            *norms([layer.final_layer_norm for layer in layers]),
         )
         self.pre_norm = bool(layers[0].normalize_before)
         self.activation = activation

@@ -15,7 +15,7 @@ from block_plugins.decoding.beam_search import beam_search
 from block_plugins.decoding.cached_decoder import DecoderLayers, open_decoder
 from block_plugins.decoding.constraints import Constraints
 from block_plugins.decoding.drafter_only import draft_all
-from block_plugins.decoding.drafters import BlockDrafter, Drafter
+from block_plugins.decoding.drafters import BlockDrafter, Drafter, LateStart
 from block_plugins.decoding.hypotheses import Hypotheses, Hypothesis, hypothesis
 from block_plugins.decoding.left_to_right import greedy
 from block_plugins.decoding.lookahead import (
@@ -134,8 +134,8 @@ def gad(
         with statistics.phase("verify", device):
             encoder_out = verifier.encoder(src_tokens, src_lengths=src_lengths)
             state = step_decoder.start(encoder_out, max_len + 1)
-        with statistics.phase("draft", device):
-            drafting = drafter.start(src_tokens, src_lengths, max_len + speculation.block_size, encoder_out)
+        capacity = max_len + speculation.block_size
+        drafting = LateStart(lambda: drafter.start(src_tokens, src_lengths, capacity, encoder_out))
         hypotheses = Hypotheses(src_tokens.size(0), max_len, search.eos, speculation.block_size + 1)
         passes, history = speculate(
             drafting, state, Constraints(search, max_len, prefix), hypotheses, chosen, speculation, statistics

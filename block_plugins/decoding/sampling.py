@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from block_plugins.decoding.acceptance import Verdict, verdict
-from block_plugins.decoding.host import best
+from block_plugins.decoding.host import argbest
 from block_plugins.decoding.settings import SamplingSettings
 
 
@@ -41,7 +41,7 @@ def propose_by_chance(logits: Tensor, temperature: float) -> tuple[Tensor, Tenso
     Temperature 0 takes the best tokens; then there is nothing that they were drawn from.
     """
     if temperature == 0:
-        return best(logits)[1], None
+        return argbest(logits), None
     probs = (logits.to(torch.promote_types(logits.dtype, torch.float32)) / temperature).softmax(-1)
     return draw(probs), probs
 

@@ -9,7 +9,7 @@ import time
 import numpy as np
 import torch
 
-from block_plugins.decoding.acceptance import accepted_length, judge
+from block_plugins.decoding.acceptance import accepted_length, judge, without_draft
 from block_plugins.decoding.cached_decoder import DecoderState
 from block_plugins.decoding.constraints import Constraints
 from block_plugins.decoding.drafters import DraftState
@@ -58,11 +58,13 @@ def speculate(
             newest = 0
 
         with statistics.phase("verify", device):
-            inputs = torch.cat([last, drafted], dim=1)  # [b, k + 1]
+            inputs = torch.cat([last, drafted], dim=1) if k > 0 else last  # [b, k + 1]
             scores = constraints.log_probs(verifier.step(inputs, length), length, hypotheses.prefix, drafted)
-            # what is beyond the length limit can never be committed, nor what stands behind a drafted EOS
-            limit = np.minimum(limit, constraints.max_len - length)
-            if settings.sampling is None:
+            if k > 0:  # what is beyond the length limit can never be committed, nor what stands behind a drafted EOS
+                limit = np.minimum(limit, constraints.max_len - length)
+            if settings.sampling is None and k == 0:
+                verdict = without_draft(scores)
+            elif settings.sampling is None:
                 verdict = judge(scores, drafted, settings.beta, settings.tau)
             else:
                 ends = drafted == hypotheses.eos
@@ -70,8 +72,10 @@ def speculate(
                 place = torch.arange(drafted.size(1), device=device)
                 valid = (place < torch.from_numpy(limit).to(device).unsqueeze(1)) & ~ended
                 verdict = judge_by_chance(scores, drafted, probs, valid, settings.sampling)
-            sent = through_first(verdict.draft == hypotheses.eos).clip(max=limit)
-            accepted = accepted_length(verdict.kept, sent)
+            sent = accepted = limit  # all 0 without a draft
+            if drafted.size(1) > 0:
+                sent = through_first(verdict.draft == hypotheses.eos).clip(max=limit)
+                accepted = accepted_length(verdict.kept, sent)
 
         committed, keep = hypotheses.commit(verdict.tokens, verdict.scores, accepted + 1)
         newest += drafted.size(1) + 1

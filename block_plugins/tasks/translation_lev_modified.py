@@ -114,7 +114,7 @@ class TranslationLevModifiedConfig(TranslationConfig):
         default="same",
         metadata={
             "help": "precision of the drafter, which only proposes: same as the verifier, fp32, bf16, or int8 for its "
-            "output projection (CPU)"
+            "decoder's weights (CPU)"
         },
     )
     cuda_graphs: bool = field(

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from block_plugins.decoding import cpu_kernels, fast_path
 from block_plugins.decoding.cached_decoder import CachedDecoder
+from block_plugins.decoding.fast_path import Product
 from block_plugins.decoding.int8 import Int8Linear
 
 SYMBOLS = tiny.dictionary(12)
@@ -28,27 +29,27 @@ def test_a_product_is_the_sum_of_products(rows: int, width: int, out: int, with_
     x, weight = torch.randn(1, rows, width), torch.randn(out, width)
     bias = torch.randn(out) if with_bias else None
     expected = x.double() @ weight.double().t() + (0 if bias is None else bias.double())
-    found = cpu_kernels.product(x, weight, bias)
+    found = Product(weight, bias)(x)
     assert found.shape == (1, rows, out) and found.dtype == torch.float32
     torch.testing.assert_close(found.double(), expected, rtol=0, atol=1e-6 * width)
-    exact = cpu_kernels.product(x.double(), weight.double(), None if bias is None else bias.double())
+    exact = Product(weight.double(), None if bias is None else bias.double())(x.double())
     torch.testing.assert_close(exact, expected, rtol=0, atol=1e-13 * width)
 
 
 def test_threads_share_the_work_and_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     x, weight = torch.randn(5, 300), torch.randn(3001, 300)  # more than is worth a second thread
-    assert cpu_kernels._PARALLEL < 5 * 3001 * 300
+    assert 5 * 3001 * 300 * x.element_size() > cpu_kernels._PARALLEL
     results = []
     for parts in (1, 2, 3):
         monkeypatch.setattr(cpu_kernels, "threads", lambda parts=parts: parts)
-        results.append(cpu_kernels.product(x, weight, None))
+        results.append(Product(weight, None)(x))
     assert torch.equal(results[0], results[1]) and torch.equal(results[0], results[2])
 
 
 def test_torch_keeps_its_number_of_threads() -> None:
     script = (
-        "import torch; from block_plugins.decoding import cpu_kernels; torch.set_num_threads(1); "
-        "cpu_kernels.product(torch.ones(4, 512), torch.ones(1024, 512), None); print(torch.get_num_threads())"
+        "import torch; from block_plugins.decoding.fast_path import Product; torch.set_num_threads(1); "
+        "Product(torch.ones(1024, 512), None)(torch.ones(4, 512)); print(torch.get_num_threads())"
     )
     environment = {**os.environ, "NUMBA_NUM_THREADS": "2"}
     found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment, check=True)
@@ -57,7 +58,7 @@ def test_torch_keeps_its_number_of_threads() -> None:
 
 def test_nan_and_infinity_pass_through() -> None:
     x = torch.tensor([[1.0, math.nan], [math.inf, 1.0]])
-    found = cpu_kernels.product(x, torch.ones(1, 2), None)
+    found = Product(torch.ones(1, 2), None)(x)
     assert found[0, 0].isnan() and found[1, 0] == math.inf
 
 
@@ -103,15 +104,40 @@ def test_few_rows_and_many_go_different_ways_to_the_same_logits(
     torch.testing.assert_close(logits[99], logits[0], rtol=0, atol=1e-5 * max(1.0, float(logits[0].abs().max())))
 
 
-def test_int8_is_close() -> None:
+@pytest.mark.parametrize("rows", [1, 3, 5, 30])
+def test_int8_is_close(rows: int) -> None:
     torch.manual_seed(1)
     linear = torch.nn.Linear(64, 500)
-    x = torch.randn(2, 3, 64)
+    x = torch.randn(rows, 64)
     with torch.no_grad():
         exact = linear(x)
         found = Int8Linear(linear)(x)
     assert found.shape == exact.shape
-    # weights are off by half a step of max|w| / 127 at most, activations by half a step of range / 127
+    # weights are off by half a step of max|w| / 127 at most; where there are many rows, activations too, by half a step
+    # of range / 127
     weight, width = linear.weight.detach(), 64
-    bound = width**0.5 * (weight.abs().max() / 127 * x.abs().max() + (x.max() - x.min()) / 127 * weight.abs().max())
+    bound = width**0.5 * weight.abs().max() / 127 * x.abs().max()
+    if rows > fast_path.MAX_ROWS:
+        bound += width**0.5 * (x.max() - x.min()) / 127 * weight.abs().max()
     assert 0 < (found - exact).abs().max() < bound
+
+
+def test_int8_kernels_compute_with_rounded_weights() -> None:
+    model = tiny.verifier(SYMBOLS, 3, dtype=torch.float32, activation_fn="gelu", decoder_layers=2)
+    rounded = tiny.verifier(SYMBOLS, 3, dtype=torch.float32, activation_fn="gelu", decoder_layers=2)
+    with torch.no_grad():
+        for layer in rounded.decoder.layers:
+            for name, module in layer.named_modules():
+                of_source = name in ("encoder_attn.k_proj", "encoder_attn.v_proj")  # projected before, by torch
+                if isinstance(module, torch.nn.Linear) and not of_source:
+                    step = module.weight.abs().amax(1, keepdim=True) / 127
+                    module.weight.copy_((module.weight / step).round() * step)
+    sample = tiny.sample(SYMBOLS, [3, 5], 1)["net_input"]
+    tokens = torch.randint(SYMBOLS.nspecial, len(SYMBOLS), (2, 3))
+    with torch.no_grad():
+        found, expected, exact = (
+            CachedDecoder(one.decoder, int8=int8).start(model.encoder(**sample), 3).step(tokens, np.zeros(2, dtype=int))
+            for one, int8 in ((model, True), (rounded, False), (model, False))
+        )
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5 * float(exact.abs().max()))
+    assert (found - exact).abs().max() > 1e-3
