@@ -51,6 +51,7 @@ def confidence(logits: Tensor, tokens: Tensor, probs: Tensor | None) -> Tensor:
     at = tokens.unsqueeze(2)
     if probs is not None:
         return probs.gather(2, at).squeeze(2)
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     return (logits.gather(2, at).squeeze(2) - logits.logsumexp(2)).exp()
 
 
