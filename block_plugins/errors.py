@@ -1,4 +1,7 @@
-"""The one exception for mistakes that the person at the keyboard can mend."""
+"""Mistakes that the person at the keyboard can mend, told in one line."""
+
+import sys
+from types import TracebackType
 
 
 class UserError(SystemExit):
@@ -10,3 +13,19 @@ class UserError(SystemExit):
 
     def __init__(self, message: str) -> None:
         super().__init__(f"error: {message}")
+
+
+def tell_asserted_options_in_one_line() -> None:
+    """fairseq's tools assert some things about their options before they ask the task, and each of these messages
+    begins with the option: from here on such an assertion ends the process with that line, not with a traceback.
+    """
+    otherwise = sys.excepthook
+
+    def tell(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if kind is AssertionError and str(error).startswith("--"):
+            advice = ": give --beam 1" if str(error).startswith("--sampling") else ""
+            print(f"error: {error}{advice}", file=sys.stderr)
+        else:
+            otherwise(kind, error, trace)
+
+    sys.excepthook = tell

@@ -427,6 +427,14 @@ def test_options_of_sampling_that_do_not_go_together(job: Job, fails: Callable[.
     assert "--sampling-topk is for --sampling" in fails(*job.gad("--sampling-topk", 5))
 
 
+def test_what_fairseq_asserts_is_told_in_one_line(job: Job, tmp_path: Path) -> None:
+    result = run("generate", *job.gad("--sampling"), cwd=tmp_path)
+    assert result.returncode == 1
+    errors = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
+    assert errors == ["error: --sampling requires --nbest to be equal to --beam: give --beam 1"]
+    assert "Traceback" not in result.stderr
+
+
 def test_ensembles_are_refused(job: Job, fails: Callable[..., str]) -> None:
     assert "--path" in fails(*job.gad("--path", f"{job.drafter}:{job.drafter}"))
 

@@ -294,7 +294,7 @@ class CachedState:
         """See ``DecoderState.step``. Logits at positions beyond the capacity mean nothing."""
         owner, kernels = self.owner, self.layers.kernels
         longest = int(start.max()) + tokens.size(1)
-        self.layers.past.filled = max(self.layers.past.filled or 0, longest)
+        self.layers.past.reach(min(longest, self.capacity + 1))
         if kernels is not None and owner.embeddings is not None and tokens.numel() <= fast_path.MAX_ROWS:
             x = kernels.decode(tokens, start, self.capacity, owner.embeddings)
             return owner.project(finish(owner.decoder, x))

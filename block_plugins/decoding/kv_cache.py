@@ -1,5 +1,7 @@
 """A static key/value cache: allocated once, written in place, each row at a position of its own."""
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -15,6 +17,7 @@ class KVCache:
         self.keys = keys
         self.values = values
         self.filled: int | None = None  # positions from here on hold nothing of worth; None where nobody keeps count
+        self.zero = True  # whether they hold zeros
 
     @classmethod
     def empty(cls, layers: int, rows: int, heads: int, capacity: int, head_dim: int, like: Tensor) -> "KVCache":
@@ -29,16 +32,30 @@ class KVCache:
         self.keys[layer][rows, :, positions] = keys
         self.values[layer][rows, :, positions] = values
 
+    def reach(self, count: int) -> None:
+        """The first ``count`` positions are going to be read, in rows that may not have written all of them."""
+        filled = self.filled or 0
+        if count > filled:
+            if not self.zero:
+                self.keys[:, :, :, filled:count] = 0
+                self.values[:, :, :, filled:count] = 0
+            self.filled = count
+
     def select(self, rows: Tensor) -> None:
         """Keeps (or reorders to, or repeats) the given rows ``[B']``; only the ``filled`` positions are copied."""
-        self.keys, self.values = (self._rows(stored, rows) for stored in (self.keys, self.values))
+        within = self.filled is not None and len(rows) <= self.keys.size(1)
+        self.keys, self.values = (self._rows(stored, rows, within) for stored in (self.keys, self.values))
+        self.zero = self.zero and not within
 
-    def _rows(self, stored: Tensor, rows: Tensor) -> Tensor:
+    def _rows(self, stored: Tensor, rows: Tensor, within: bool) -> Tensor:
+        """``stored`` with the given rows, ``within`` the memory that it has: new memory takes longer than the copy."""
         if self.filled is None:
             return stored.index_select(1, rows)
         layers, _, heads, capacity, head_dim = stored.shape
-        kept = stored.new_zeros(layers, len(rows), heads, capacity, head_dim)
-        kept[:, :, :, : self.filled] = stored[:, :, :, : self.filled].index_select(1, rows)
+        shape = (layers, len(rows), heads, capacity, head_dim)
+        copied = stored[:, :, :, : self.filled].index_select(1, rows)
+        kept = stored.view(-1)[: math.prod(shape)].view(shape) if within else stored.new_zeros(shape)
+        kept[:, :, :, : self.filled] = copied
         return kept
 
     def reorder(self, rows: Tensor, filled: int) -> None:

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from block_plugins.decoding.cached_decoder import CachedDecoder, RecomputingDecoder, open_decoder
+from block_plugins.decoding.kv_cache import KVCache
 
 float64_fairseq = tiny.float64_fairseq
 SYMBOLS = tiny.dictionary(12)
@@ -147,3 +148,21 @@ def test_what_cannot_be_cached_is_recomputed_with_a_warning(
         second = state.step(tokens, np.array([2, 3]))
         torch.testing.assert_close(second[0], expected[2, 2:4], rtol=0, atol=1e-9)
         torch.testing.assert_close(second[1], expected[1, 3:5], rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("rows", [[2, 0], [1], [0, 0, 2, 1], [2, 1, 0]])
+def test_rows_that_stay_keep_what_they_have_and_meet_nothing_else(rows: list[int]) -> None:
+    """Positions that no row has written are read as zeros, also where others have left nan."""
+    cache = KVCache.empty(2, 3, 1, 6, 4, torch.empty(0))
+    cache.reach(3)
+    for stored in (cache.keys, cache.values):
+        stored[:, :, :, :3] = torch.randn(2, 3, 1, 3, 4)
+        stored[:, 1] = torch.nan
+    keys, values = cache.keys.clone(), cache.values.clone()
+    cache.select(torch.tensor(rows))
+    cache.reach(5)
+    for found, before in ((cache.keys, keys), (cache.values, values)):
+        assert found.is_contiguous() and found.shape == (2, len(rows), 1, 6, 4)
+        expected = before[:, rows]
+        torch.testing.assert_close(found[:, :, :, :3], expected[:, :, :, :3], rtol=0, atol=0, equal_nan=True)
+        assert (found[:, :, :, 3:5] == 0).all()

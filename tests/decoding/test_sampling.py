@@ -2,8 +2,10 @@
 
 import itertools
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import tiny
 import torch
@@ -12,8 +14,8 @@ from torch import Tensor
 
 from block_plugins.decoding import generator, sampling
 from block_plugins.decoding.acceptance import Verdict
-from block_plugins.decoding.ar_drafter import ARDrafter
-from block_plugins.decoding.drafters import BlockDrafter
+from block_plugins.decoding.ar_drafter import ARDrafter, ARDraftState
+from block_plugins.decoding.drafters import BlockDrafter, BlockDraftState, Draft
 from block_plugins.decoding.settings import SamplingSettings, SpeculationSettings
 
 SYMBOLS = tiny.dictionary(3)
@@ -198,6 +200,23 @@ def test_the_test_has_power(monkeypatch: pytest.MonkeyPatch, kind: str, mistake:
 
         monkeypatch.setattr("block_plugins.decoding.speculative.judge_by_chance", judge_with_mistake)
     assert min(p_values(kind, 2, 1.0, temperature)) < 1e-9
+
+
+@pytest.mark.parametrize("kind", ["block", "small"])
+def test_leaving_the_token_in_doubt_out_would_be_a_mistake(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    state = BlockDraftState if kind == "block" else ARDraftState
+    propose = state.propose
+
+    def without_the_doubtful(*arguments: Any) -> Draft:
+        draft = propose(*arguments)
+        assert draft.probs is not None
+        sure = draft.probs.gather(2, draft.tokens.unsqueeze(2)).squeeze(2) >= 0.4
+        return replace(draft, length=np.minimum(draft.length, sure.int().cumprod(1).sum(1).numpy()))
+
+    case = (kind, 3, 1.0, 1.0, 0, 0.0, "confidence")
+    assert min(p_values(*case)) > 1e-4
+    monkeypatch.setattr(state, "propose", without_the_doubtful)
+    assert min(p_values(*case)) < 1e-9
 
 
 def test_the_share_of_accepted_tokens_is_the_overlap_of_both_laws() -> None:
