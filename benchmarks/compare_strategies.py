@@ -20,6 +20,7 @@ authors' own script runs too, in a process of its own.
 
 import argparse
 import copy
+import itertools
 import statistics
 import sys
 from dataclasses import dataclass, field
@@ -46,7 +47,7 @@ from memory import PeakMemory
 import block_plugins  # noqa: F401 - registers the task and the models
 from block_plugins import checkpoints
 from block_plugins.decoding import generator
-from block_plugins.decoding.drafters import BlockDrafter
+from block_plugins.decoding.drafters import Drafter
 from block_plugins.decoding.settings import BeamSettings, SearchSettings, SpeculationSettings
 
 REFERENCE_ROW = "fairseq beam 1"
@@ -77,28 +78,37 @@ class AuthorsRow:
     speeds: list[float] = field(default_factory=list)
 
 
-def acceptances(block_sizes: list[int]) -> list[tuple[str, int, int, float]]:
-    """What GAD is compared with: a label, block size, beta and tau."""
+def acceptances(sizes: list[int], draft: str = "block") -> list[tuple[str, int, int, float]]:
+    """What GAD is compared with: a label, the size of its drafts, beta and tau."""
     return [
-        (f"GAD beta {beta}{f' tau {tau:g}' if tau else ''}, block {size}", size, beta, tau)
-        for size in block_sizes
+        (f"GAD beta {beta}{f' tau {tau:g}' if tau else ''}, {draft} {size}", size, beta, tau)
+        for size in sizes
         for beta, tau in ((1, 0.0), (5, 3.0))
     ]
 
 
 def rows_at(
-    batch: int, task: Any, verifier: Any, drafter: Any, greedy: dict[tuple[int, ...], list[int]], arguments: Any
+    batch: int,
+    task: Any,
+    verifier: Any,
+    drafter: Any,
+    ar_drafter: Any,
+    greedy: dict[tuple[int, ...], list[int]],
+    arguments: Any,
 ) -> list[Row]:
-    """All strategies at one batch size. ``greedy`` gets fairseq's greedy outputs by source before "floor" runs."""
+    """All strategies at one batch size. ``ar_drafter`` may be None; ``greedy`` gets fairseq's greedy outputs by source
+    before "floor" runs.
+    """
     symbols = task.target_dictionary
     search = SearchSettings(symbols.pad(), symbols.eos(), symbols.unk(), max_len_b=arguments.max_len_b)
-    blocks = {
-        dtype: BlockDrafter(
-            copy.deepcopy(drafter).bfloat16() if dtype == "bf16" else drafter,
-            symbols.pad(), symbols.unk(), symbols.eos(), verifier, dtype == "int8",
-        )
-        for dtype in arguments.drafter_dtype
-    }  # fmt: skip
+
+    def opened(model: Any, dtype: str) -> Drafter:
+        model = copy.deepcopy(model).bfloat16() if dtype == "bf16" else model
+        return generator.open_drafter(model, search, verifier, dtype == "int8")
+
+    drafts = [("block", drafter, arguments.block_size)]
+    if ar_drafter is not None:
+        drafts.append(("AR drafter", ar_drafter, arguments.draft_tokens))
 
     def fairseq_beam(size: int) -> generator.DecodeFunction:
         own = SequenceGenerator([verifier], symbols, beam_size=size, max_len_b=arguments.max_len_b)
@@ -110,13 +120,15 @@ def rows_at(
         Row("left2right beam 5", batch, generator.left_to_right_beam(verifier, search, BeamSettings(size=5))),
         Row("AR greedy", batch, generator.autoregressive(verifier, search), exact=True),
     ]
-    for name, size, beta, tau in acceptances(arguments.block_size):
-        speculation = SpeculationSettings(size, beta, tau, lookahead=arguments.lookahead)
-        for dtype, block in blocks.items():
-            named = f"{name}, {dtype}" if len(blocks) > 1 else name
-            rows.append(Row(named, batch, generator.gad(block, verifier, search, speculation), exact=beta == 1))
+    for (draft, model, sizes), dtype in itertools.product(drafts, arguments.drafter_dtype):
+        proposing = opened(model, dtype)
+        for name, size, beta, tau in acceptances(sizes, draft):
+            speculation = SpeculationSettings(size, beta, tau, lookahead=arguments.lookahead)
+            named = f"{name}, {dtype}" if len(arguments.drafter_dtype) > 1 else name
+            rows.append(Row(named, batch, generator.gad(proposing, verifier, search, speculation), exact=beta == 1))
+    block = opened(drafter, arguments.drafter_dtype[0])
     for size in arguments.block_size:
-        alone = generator.drafter_alone(blocks[arguments.drafter_dtype[0]], drafter, search, size)
+        alone = generator.drafter_alone(block, drafter, search, size)
         rows.append(Row(f"drafter only, block {size}", batch, alone))
     if arguments.float64:
         return rows
@@ -171,8 +183,12 @@ def run(arguments: argparse.Namespace) -> tuple[list[dict[str, Any]], list[str]]
     dataset = task.dataset(arguments.subset)
     verifier = checkpoints.load_model(arguments.verifier, "--verifier", task)
     drafter = checkpoints.load_model(arguments.drafter, "--drafter", task)
+    ar_drafter = None
+    if arguments.ar_drafter is not None:
+        ar_drafter = checkpoints.load_model(arguments.ar_drafter, "--ar-drafter", task)
     if arguments.float64:
         verifier, drafter = verifier.double(), drafter.double()
+        ar_drafter = ar_drafter and ar_drafter.double()
     symbols = task.target_dictionary
     total = min(len(dataset), arguments.lines or len(dataset))
     timed_lines = min(arguments.speed_lines, total)
@@ -180,7 +196,11 @@ def run(arguments: argparse.Namespace) -> tuple[list[dict[str, Any]], list[str]]
     arguments.block_size = fitting(arguments.block_size, drafter, notes)
 
     greedy: dict[tuple[int, ...], list[int]] = {}
-    rows = [row for batch in arguments.batch for row in rows_at(batch, task, verifier, drafter, greedy, arguments)]
+    rows = [
+        row
+        for batch in arguments.batch
+        for row in rows_at(batch, task, verifier, drafter, ar_drafter, greedy, arguments)
+    ]
     if not arguments.float64 and not any(row.name.startswith("CTranslate2") for row in rows):
         notes.append("CTranslate2 isn't installed (pip install -e '.[bench]'): its rows are left out")
     own: list[AuthorsRow] = []
@@ -320,6 +340,8 @@ def main() -> None:
     parser.add_argument("data", help="folder that fairseq-preprocess wrote")
     parser.add_argument("--verifier", required=True, help="checkpoint of the autoregressive model")
     parser.add_argument("--drafter", required=True, help="checkpoint of the block drafter")
+    parser.add_argument("--ar-drafter", help="checkpoint of a small autoregressive drafter, which is compared as well")
+    parser.add_argument("--draft-tokens", type=int, nargs="+", default=[3], help="tokens that it drafts (default: 3)")
     parser.add_argument("--reference", help="raw reference text (default: the data's, detokenised)")
     parser.add_argument("--subset", default="test")
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 8, 32, 128], help="default: 1 8 32 128")

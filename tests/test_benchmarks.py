@@ -24,6 +24,8 @@ STRATEGIES = [
     "AR greedy",
     "GAD beta 1, block 3",
     "GAD beta 5 tau 3, block 3",
+    "GAD beta 1, AR drafter 3",
+    "GAD beta 5 tau 3, AR drafter 3",
     "drafter only, block 3",
     "floor",
 ]
@@ -108,22 +110,23 @@ def test_all_strategies_side_by_side(
     output = tmp_path / "results" / "strategies.md"
     words = [
         *pair, "--subset", "valid", "--batch", 1, 4, "--block-size", 3, 40, "--lookahead", "constant", "--max-len-b", 5,
-        "--lines", 4, "--passes", 1, "--authors", checkout, "--output", output,
+        "--lines", 4, "--passes", 1, "--authors", checkout, "--ar-drafter", pair[2], "--output", output,
     ]  # fmt: skip
     call(benchmark("compare_strategies", monkeypatch), words, monkeypatch)
 
     content = json.loads(output.with_suffix(".json").read_text(encoding="utf-8"))
-    theirs = [name for name in STRATEGIES if name.startswith("GAD")]
+    theirs = [name for name in STRATEGIES if name.startswith("GAD") and "block" in name]
     for batch, script in ((1, "inference_paper.py"), (4, "inference.py")):
         rows = {row["strategy"]: row for row in content["rows"] if row["batch"] == batch}
         assert [name for name in rows if not name.startswith("CTranslate2")] == [
             *STRATEGIES,
             *(f"authors' {name} ({script})" for name in theirs),
         ]
-        for name in ("fairseq beam 1", "AR greedy", "GAD beta 1, block 3", "floor"):
+        for name in ("fairseq beam 1", "AR greedy", "GAD beta 1, block 3", "GAD beta 1, AR drafter 3", "floor"):
             assert (rows[name]["identical"], rows[name]["differing"]) == (1, 0)
         assert rows["fairseq beam 1"]["speedup"] == 1
         assert rows["GAD beta 1, block 3"]["accepted_per_iteration"] >= 1
+        assert rows["GAD beta 1, AR drafter 3"]["accepted_per_iteration"] > 2  # it is the verifier itself
         for name, row in rows.items():
             assert len(row["pass_speeds"]) == 1 and min(row["pass_speeds"]) > 0
             assert row["sentences"] == 4

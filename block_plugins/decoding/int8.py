@@ -3,14 +3,17 @@
 import torch
 from torch import Tensor, nn
 
-from block_plugins.decoding import cpu_kernels, fast_path
+from block_plugins.decoding import cpu_kernels
+
+_FEW = 2
+"""Rows up to which it takes less time to multiply x as it is."""
 
 
 class Int8Linear:
     """``x W^T + b`` on a CPU, with a factor for each row of W.
 
-    A few rows of x are multiplied as they are; for more of them they are rounded as well (torch's dynamic quantisation,
-    with one factor for all of x), for then it is arithmetic that takes the time.
+    One or two rows of x are multiplied as they are; more of them are rounded as well (torch's dynamic quantisation, with
+    one factor for all of x), for then it is arithmetic that takes the time.
     """
 
     def __init__(self, linear: nn.Linear) -> None:
@@ -26,7 +29,7 @@ class Int8Linear:
     def __call__(self, x: Tensor) -> Tensor:
         """``[..., in]`` to ``[..., out]``, float32."""
         x = x.float()
-        if fast_path.suits(x):
+        if x.numel() <= _FEW * x.size(-1):
             return cpu_kernels.product(x, self.weight, self.scale, self.bias)
         # Activations in 7 bits: on processors without VNNI sums of products of 8 bits would overflow.
         product: Tensor = torch.ops.quantized.linear_dynamic(x, self.packed, True)

@@ -104,7 +104,7 @@ def test_few_rows_and_many_go_different_ways_to_the_same_logits(
     torch.testing.assert_close(logits[99], logits[0], rtol=0, atol=1e-5 * max(1.0, float(logits[0].abs().max())))
 
 
-@pytest.mark.parametrize("rows", [1, 3, 5, 30])
+@pytest.mark.parametrize("rows", [1, 2, 3, 30])
 def test_int8_is_close(rows: int) -> None:
     torch.manual_seed(1)
     linear = torch.nn.Linear(64, 500)
@@ -117,7 +117,7 @@ def test_int8_is_close(rows: int) -> None:
     # of range / 127
     weight, width = linear.weight.detach(), 64
     bound = width**0.5 * weight.abs().max() / 127 * x.abs().max()
-    if rows > fast_path.MAX_ROWS:
+    if rows > 2:
         bound += width**0.5 * (x.max() - x.min()) / 127 * weight.abs().max()
     assert 0 < (found - exact).abs().max() < bound
 
