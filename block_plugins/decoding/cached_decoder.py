@@ -55,8 +55,11 @@ class StepDecoder(Protocol):
 
     positions: int
 
-    def start(self, encoder_out: EncoderOut, capacity: int) -> DecoderState:
-        """A state for encoded sources, for inputs of at most ``capacity`` (no more than ``positions``) tokens."""
+    def start(self, encoder_out: EncoderOut, capacity: int, beams: int = 1) -> DecoderState:
+        """A state for encoded sources, for inputs of at most ``capacity`` (no more than ``positions``) tokens.
+
+        With several ``beams`` each source has as many rows, side by side, and comes and goes with all of them.
+        """
         ...
 
 
@@ -129,7 +132,7 @@ class InferenceLayer:
         """The layer's output for its input ``x`` ``[B, n, d]``.
 
         ``mixed`` ``[B, heads, n, head_dim]`` is what its self-attention found for these positions; ``keys`` and
-        ``values`` ``[B, heads, S, head_dim]`` are those of its cross-attention.
+        ``values`` ``[B', heads, S, head_dim]`` are those of its cross-attention, for B / B' rows of x each.
         """
         layer, before = self.module, self.module.normalize_before
         x = x + self.self_out(_join_heads(mixed))
@@ -139,9 +142,11 @@ class InferenceLayer:
         residual = x
         if before:
             x = layer.encoder_attn_layer_norm(x)
-        query = split_heads(self.cross_query(x), layer.encoder_attn.num_heads).transpose(1, 2)
+        # to its source the beams of a sentence are so many positions more
+        query = self.cross_query(x).view(keys.size(0), -1, x.size(2))
+        query = split_heads(query, layer.encoder_attn.num_heads).transpose(1, 2)
         x = F.scaled_dot_product_attention(query, keys, values, attn_mask=visible)
-        x = residual + self.cross_out(_join_heads(x))
+        x = residual + self.cross_out(_join_heads(x).view(residual.shape))
         if not before:
             x = layer.encoder_attn_layer_norm(x)
 
@@ -166,14 +171,16 @@ class DecoderLayers:
         self.layers = [InferenceLayer(layer) for layer in decoder.layers]
         self.kernels = fast_path.open_kernels(decoder.layers, [layer.qkv for layer in self.layers], int8)
 
-    def start(self, encoder_out: EncoderOut, capacity: int) -> "LayersState":
-        """Projects the cross-attention's keys and values once and allocates the self-attention's cache."""
+    def start(self, encoder_out: EncoderOut, capacity: int, beams: int = 1) -> "LayersState":
+        """Projects the cross-attention's keys and values once and allocates the self-attention's cache, ``beams`` rows
+        for each source.
+        """
         like = encoder_out["encoder_out"][0]
         cross, visible = project_memory(self.layers, encoder_out)
         attention = self.layers[0].module.self_attn
         # one slot more, where tokens beyond the capacity can be written without harm
         past = KVCache.empty(
-            len(self.layers), like.size(1), attention.num_heads, capacity + 1, attention.head_dim, like
+            len(self.layers), like.size(1) * beams, attention.num_heads, capacity + 1, attention.head_dim, like
         )
         return LayersState(self, past, cross, visible)
 
@@ -238,10 +245,12 @@ class LayersState:
 
     def select(self, rows: Tensor) -> None:
         """Keeps the rows ``[B']`` of the caches."""
+        beams = self.past.keys.size(1) // self.cross.keys.size(1)
+        sources = rows[::beams] // beams
         self.past.select(rows)
-        self.cross.select(rows)
+        self.cross.select(sources)
         if self.visible is not None:
-            self.visible = self.visible.index_select(0, rows)
+            self.visible = self.visible.index_select(0, sources)
         self._bind()
 
 
@@ -261,9 +270,9 @@ class CachedDecoder:
             weight = decoder.embed_tokens.weight
             self.embeddings = fast_path.Embeddings(weight, decoder.embed_scale, self.position_table)
 
-    def start(self, encoder_out: EncoderOut, capacity: int) -> "CachedState":
+    def start(self, encoder_out: EncoderOut, capacity: int, beams: int = 1) -> "CachedState":
         """See ``StepDecoder.start``."""
-        return CachedState(self, self.layers.start(encoder_out, capacity), capacity)
+        return CachedState(self, self.layers.start(encoder_out, capacity, beams), capacity)
 
     def embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """Token plus position embeddings ``[B, n, d]`` of ``tokens`` at ``positions``, both ``[B, n]``."""
@@ -324,16 +333,17 @@ class RecomputingDecoder:
         self.decoder = decoder
         self.positions = decoder.max_positions()
 
-    def start(self, encoder_out: EncoderOut, capacity: int) -> "RecomputingState":
+    def start(self, encoder_out: EncoderOut, capacity: int, beams: int = 1) -> "RecomputingState":
         """See ``StepDecoder.start``."""
-        return RecomputingState(self, encoder_out, capacity)
+        return RecomputingState(self, encoder_out, capacity, beams)
 
 
 class RecomputingState:
     """A batch in decoding: the tokens seen so far, ``[B, capacity]``."""
 
-    def __init__(self, owner: RecomputingDecoder, encoder_out: EncoderOut, capacity: int) -> None:
+    def __init__(self, owner: RecomputingDecoder, encoder_out: EncoderOut, capacity: int, beams: int) -> None:
         self.owner = owner
+        self.beams = beams
         self.encoder_out = encoder_out
         self.capacity = capacity
         self.tokens: Tensor | None = None
@@ -343,6 +353,8 @@ class RecomputingState:
     def step(self, tokens: Tensor, start: Array) -> Tensor:
         """See ``DecoderState.step``; gives log-probabilities, the one thing that every fairseq decoder can give."""
         if self.tokens is None:
+            sources = torch.arange(tokens.size(0), device=tokens.device) // self.beams
+            self.encoder_out = self.owner.encoder.reorder_encoder_out(self.encoder_out, sources)
             # Any token but pad will do behind a row's end: a causal decoder doesn't look there.
             self.tokens = tokens[:, :1].expand(-1, self.capacity + 1).contiguous()
         offsets = torch.arange(tokens.size(1), device=tokens.device)

@@ -64,7 +64,8 @@ class LayerWeights(NamedTuple):
 
 
 class Layers(NamedTuple):
-    """A decoder's layers on the caches of a batch, ``[layers, B, heads, capacity, head_dim]``.
+    """A decoder's layers on the caches of a batch, ``[layers, B, heads, capacity, head_dim]``, those of the
+    cross-attention with a row for each source.
 
     ``visible [B, S]`` says which source positions count, and is empty where all do.
     """
@@ -315,6 +316,7 @@ def run_layers(x: Array, batch: Array, positions: Array, seen: Array, stored: in
         x, batch, positions, seen = x[stored:], batch[stored:], positions[stored:], seen[stored:]
     rows = x.shape[0]
     capacity, source_width = layers.self_keys.shape[3], layers.cross_keys.shape[3]
+    source = batch // (layers.self_keys.shape[1] // layers.cross_keys.shape[1])  # beams share theirs
     sources = np.full(rows, source_width)
     unmasked = np.zeros((0, 0), dtype=layers.visible.dtype)
     scores = np.empty(max(capacity, source_width), dtype=x.dtype)
@@ -334,7 +336,7 @@ def run_layers(x: Array, batch: Array, positions: Array, seen: Array, stored: in
 
         _enter(x, weights.cross_norm[i], weights.cross_norm_bias[i], layers, normed)
         _linear(normed, weights.cross_query[i], weights.cross_query_scale[i], weights.cross_query_bias[i], query, parts)
-        _attend(query, layers.cross_keys[i], layers.cross_values[i], batch, sources, layers.visible, scores, mixed)
+        _attend(query, layers.cross_keys[i], layers.cross_values[i], source, sources, layers.visible, scores, mixed)
         _linear(mixed, weights.cross_out[i], weights.cross_out_scale[i], weights.cross_out_bias[i], normed, parts)
         _leave(x, weights.cross_norm[i], weights.cross_norm_bias[i], layers, normed)
 

@@ -100,9 +100,12 @@ class GraphedLayers(DecoderLayers):
         self.recordings: dict[tuple[str, int, int, int, int], Recording] = {}
         self.pool: Any = None
 
-    def start(self, encoder_out: EncoderOut, capacity: int) -> "GraphedState":
+    def start(self, encoder_out: EncoderOut, capacity: int, beams: int = 1) -> "GraphedState":
         """See ``DecoderLayers.start``. What was started before can't go on."""
         cross, visible = project_memory(self.layers, encoder_out)
+        if beams > 1:  # all buffers have the same rows
+            cross.select(torch.arange(cross.keys.size(1), device=cross.keys.device).repeat_interleave(beams))
+            visible = None if visible is None else visible.repeat_interleave(beams, 0)
         rows, sources = cross.keys.size(1), cross.keys.size(3)
         self.reserve(rows, capacity + 1, sources, cross.keys)
         for buffer in self.buffers():

@@ -180,8 +180,7 @@ def left_to_right_beam(
         rows = torch.arange(src_tokens.size(0), device=src_tokens.device).repeat_interleave(beam.size)
         with statistics.phase("verify", src_tokens.device):
             encoder_out = verifier.encoder(src_tokens, src_lengths=src_lengths)
-            state = step_decoder.start(encoder_out, max_len + 1)
-            state.select(rows)
+            state = step_decoder.start(encoder_out, max_len + 1, beam.size)
         constraints = Constraints(search, max_len, prefix)
         constraints.select(rows)
         return beam_search(state, constraints, src_tokens.size(0), beam, statistics)

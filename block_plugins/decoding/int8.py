@@ -12,7 +12,7 @@ _FEW = 2
 class Int8Linear:
     """``x W^T + b`` on a CPU, with a factor for each row of W.
 
-    One or two rows of x are multiplied as they are; more of them are rounded as well (torch's dynamic quantisation, with
+    One or two rows of x are multiplied as they are; more are rounded as well (torch's dynamic quantisation, with
     one factor for all of x), for then it is arithmetic that takes the time.
     """
 
