@@ -20,10 +20,12 @@ _OUTLIER = 2.0
 """No time counts for more than so many times what was expected."""
 
 _REMEASURE, _SELDOM = 64, 1024
-"""Iterations after which what is not thought best is tried again: after a few, and later and later while it isn't."""
+"""Iterations after which what is not thought best is tried again: steps without a draft, which cost little, always
+after so many; drafts later and later while they don't pay.
+"""
 
 _BURST = 4
-"""Drafts of such a trial. The first doesn't count: its drafter starts in the middle of a sentence."""
+"""Iterations of such a trial. The first doesn't count: what it works with is in no cache."""
 
 _REFRESH = 16
 """Drafts between two looks at what the drafter's confidence has been worth."""
@@ -113,14 +115,11 @@ class _Costs:
     """What iterations of batches of one size took."""
 
     def __init__(self, block_size: int) -> None:
-        # the first of each doesn't count: kernels are compiled or recorded then
-        self.trials: list[int | None] = [*[0, 1, block_size] * 3, None, None, None]
-        self.tried: set[int] = set()
+        self.trials: list[int | None] = [*[0] * _BURST, *[1] * _BURST, *[block_size] * _BURST, *[None] * _BURST] * 2
+        self.last: int | None = -1  # what the iteration before this one was
         self.cycle = itertools.cycle([0, 1, 0, block_size])
         self.since = 0  # iterations since something was tried,
         self.pause = _REMEASURE  # and how many there have to be
-        self.starting = False  # the next draft is the first of a trial
-        self.burst = 0  # drafts still to be made for a trial
         self.drafts_paid = True
         # weighted sums over lengths n > 0 and times t
         self.count = self.n = self.squares = self.t = self.products = 0.0
@@ -131,29 +130,24 @@ class _Costs:
         """A fixed length, 0 for no draft, or None for a draft as long as pays."""
         if self.trials:
             return self.trials.pop(0)
-        if self.burst > 0:
-            self.burst -= 1
-            return None
         drafts_pay = self.drafted.value() >= self.undrafted.value()
         if drafts_pay != self.drafts_paid:
             self.drafts_paid, self.pause = drafts_pay, _REMEASURE
         self.since += 1
         if self.since < self.pause:
             return None if drafts_pay else 0
-        self.since, self.pause = 0, min(2 * self.pause, _SELDOM)
+        self.since = 0
         if drafts_pay:
-            return next(self.cycle)
-        self.burst = _BURST - 1
-        self.starting = True
-        return None
+            self.trials = [next(self.cycle)] * _BURST
+        else:
+            self.trials = [None] * _BURST
+            self.pause = min(2 * self.pause, _SELDOM)
+        return self.trials.pop(0)
 
     def add(self, tokens: int, length: int, seconds: float, fixed: int | None) -> None:
         """An iteration with a draft of so many tokens, whose length was ``fixed`` or not."""
-        if fixed is not None and fixed not in self.tried:
-            self.tried.add(fixed)
-            return
-        if self.starting and fixed is None:
-            self.starting = False
+        changed, self.last = fixed != self.last, fixed
+        if changed:
             return
         if length == 0:
             self.undrafted.add(tokens, seconds)
