@@ -115,7 +115,7 @@ class _Costs:
     """What iterations of batches of one size took."""
 
     def __init__(self, block_size: int) -> None:
-        self.trials: list[int | None] = [*[0] * _BURST, *[1] * _BURST, *[block_size] * _BURST, *[None] * _BURST] * 2
+        self.trials: list[int | None] = [*[0] * _BURST, *[1] * _BURST, *[block_size] * _BURST, *[None] * _BURST]
         self.last: int | None = -1  # what the iteration before this one was
         self.cycle = itertools.cycle([0, 1, 0, block_size])
         self.since = 0  # iterations since something was tried,

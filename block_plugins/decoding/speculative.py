@@ -48,7 +48,7 @@ def speculate(
         lengths = lookahead.choose()
         k = int(lengths.max())
         last = torch.from_numpy(hypotheses.last()).to(device).unsqueeze(1)  # [b, 1]: new to the verifier
-        drafted, probs, limit = last[:, :0], None, np.zeros_like(length)
+        drafted, probs, limit = last[:, :0], None, lengths  # all 0 without a draft
         if k > 0:
             with statistics.phase("draft", device):
                 draft = drafter.propose(hypotheses.prefix(), length, newest, settings.block_size, k, lookahead.goes_on)
@@ -72,7 +72,7 @@ def speculate(
                 place = torch.arange(drafted.size(1), device=device)
                 valid = (place < torch.from_numpy(limit).to(device).unsqueeze(1)) & ~ended
                 verdict = judge_by_chance(scores, drafted, probs, valid, settings.sampling)
-            sent = accepted = limit  # all 0 without a draft
+            sent = accepted = limit
             if drafted.size(1) > 0:
                 sent = through_first(verdict.draft == hypotheses.eos).clip(max=limit)
                 accepted = accepted_length(verdict.kept, sent)
