@@ -64,7 +64,8 @@ class AutoLookahead(UniformLookahead):
         return self.block_size if self.fixed is None else self.fixed
 
     def _goes_on(self, at: int, confidence: Array) -> Array:
-        classes = np.minimum((confidence * _BINS).astype(np.int64), _BINS - 1)
+        # a drafter's numbers may overflow: nan is no confidence
+        classes = (np.nan_to_num(confidence) * _BINS).clip(0, _BINS - 1).astype(np.int64)
         self.classes.append(classes)
         if self.fixed is not None:
             return np.ones(len(confidence), dtype=bool)
@@ -152,8 +153,9 @@ class _Costs:
         if length == 0:
             self.undrafted.add(tokens, seconds)
             return
-        if self.count > 0:
-            seconds = min(seconds, _OUTLIER * self._seconds(length))
+        expected = self._seconds(length) if self.count > 0 else 0.0
+        if expected > 0:
+            seconds = min(seconds, _OUTLIER * expected)
         self.count = _FORGET_COSTS * self.count + 1
         self.n = _FORGET_COSTS * self.n + length
         self.squares = _FORGET_COSTS * self.squares + length**2

@@ -96,6 +96,22 @@ def test_sizes_of_the_batch_are_told_apart() -> None:
     assert max(set(many), key=many.count) == 0
 
 
+def test_a_drafter_without_numbers_is_no_trouble() -> None:
+    lookahead = AutoLookahead(5)
+    lookahead.start(2)
+    for _ in range(200):
+        limit = lookahead.choose()
+        sent = np.zeros(2, dtype=np.int64)
+        for at in range(int(limit.max())):
+            sent += 1
+            if not lookahead._goes_on(at, np.array([np.nan, np.inf])).any():
+                break
+        lookahead.record(
+            sent, np.zeros(2, dtype=np.int64), np.ones(2, dtype=np.int64), int(sent.max()), 1.0 + 0.1 * sent.max()
+        )
+    assert limit.tolist() == [0, 0]
+
+
 def test_the_heuristic_schedule_of_each_sentence() -> None:
     lookahead = HeuristicLookahead(8)
     lookahead.start(3)
