@@ -120,14 +120,15 @@ def rows_at(
         Row("left2right beam 5", batch, generator.left_to_right_beam(verifier, search, BeamSettings(size=5))),
         Row("AR greedy", batch, generator.autoregressive(verifier, search), exact=True),
     ]
+    proposing: dict[tuple[str, str], Drafter] = {}
     for (draft, model, sizes), dtype in itertools.product(drafts, arguments.drafter_dtype):
-        proposing = opened(model, dtype)
+        one = proposing[draft, dtype] = opened(model, dtype)
         for name, size, beta, tau in acceptances(sizes, draft):
             speculation = SpeculationSettings(size, beta, tau, lookahead=arguments.lookahead)
             named = f"{name}, {dtype}" if len(arguments.drafter_dtype) > 1 else name
-            rows.append(Row(named, batch, generator.gad(proposing, verifier, search, speculation), exact=beta == 1))
-    block = opened(drafter, arguments.drafter_dtype[0])
+            rows.append(Row(named, batch, generator.gad(one, verifier, search, speculation), exact=beta == 1))
     for size in arguments.block_size:
+        block = proposing["block", arguments.drafter_dtype[0]]
         alone = generator.drafter_alone(block, drafter, search, size)
         rows.append(Row(f"drafter only, block {size}", batch, alone))
     if arguments.float64:

@@ -38,7 +38,7 @@ import report
 
 from block_plugins.decoding import generator
 from block_plugins.decoding.drafters import BlockDrafter, Draft
-from block_plugins.decoding.lookahead import GoesOn
+from block_plugins.decoding.lookahead import GoesOn, planned_length
 from block_plugins.decoding.settings import BeamSettings, SearchSettings, SpeculationSettings
 from block_plugins.models.block_nat import BlockNATModel
 
@@ -85,11 +85,11 @@ class ReplacedState:
         right = self.outputs.gather(1, at)
         wrong = torch.rand(right.shape, generator=self.generator) < self.owner.errors
         others = (right + 1) % real.logits.size(2)
-        planned = count
+        planned = real.length
         if goes_on is not None:
-            confidence = np.full(len(length), 1 - self.owner.errors)
-            planned = next((i + 1 for i in range(count) if not goes_on(i, confidence).all()), count)
-        return Draft(torch.where(wrong, others, right), real.logits, real.length.clip(max=planned))
+            confidence = np.full((len(length), count), 1 - self.owner.errors)
+            planned = np.minimum(planned, planned_length(confidence, goes_on))
+        return Draft(torch.where(wrong, others, right), real.logits, planned)
 
     def select(self, rows: Tensor) -> None:
         """See ``DraftState.select``."""

@@ -66,25 +66,19 @@ def rows_for(symbols: Any, verifier: Any, models: list[tuple[str, Any]], argumen
         rows.append(Row("AR", 0, "", temperature, plain))
         int8 = arguments.drafter_dtype == "int8"
         drafters = [
-            generator.open_drafter(model, search, verifier, int8, temperature=temperature) for _, model in models
+            (
+                f"{'block' if isinstance(model, BlockNATModel) else 'AR'} drafter {name}",
+                generator.open_drafter(model, search, verifier, int8, temperature=temperature),
+            )
+            for name, model in models
         ]
-        for (at, (name, model)), size, lookahead in itertools.product(
-            enumerate(models), arguments.draft_size, arguments.lookahead
-        ):
+        for (name, drafter), size, lookahead in itertools.product(drafters, arguments.draft_size, arguments.lookahead):
             if temperature > 0 and lookahead == "auto":
                 continue
-            drafter, threshold = drafters[at], arguments.confidence_threshold
+            threshold = arguments.confidence_threshold
             settings = SpeculationSettings(size, lookahead=lookahead, threshold=threshold, sampling=chance)
             decode = generator.gad(drafter, verifier, search, settings)
-            rows.append(
-                Row(
-                    f"{'block' if isinstance(model, BlockNATModel) else 'AR'} drafter {name}",
-                    size,
-                    lookahead,
-                    temperature,
-                    decode,
-                )
-            )
+            rows.append(Row(name, size, lookahead, temperature, decode))
     return rows
 
 

@@ -58,7 +58,7 @@ TAKEN_OPTIONS = [
 ]
 """Options that default to the verifier's."""
 
-KEPT_OPTIONS = ["no_scale_embedding", "encoder_learned_pos", "decoder_learned_pos", "share_all_embeddings"]
+KEPT_OPTIONS = ["no_scale_embedding", "encoder_learned_pos", "decoder_learned_pos"]
 """Those that an autoregressive drafter has from its verifier as well; the block model has ways of its own."""
 
 
@@ -101,13 +101,11 @@ def load_verifier(path: str) -> dict[str, Any]:
 
 def drafter_options(state: dict[str, Any], given: argparse.Namespace, arch: str) -> argparse.Namespace:
     """The drafter's options: those given, then the verifier's, then the architecture's defaults."""
-    options = argparse.Namespace()
-    taken = TAKEN_OPTIONS + KEPT_OPTIONS
+    options, taken = argparse.Namespace(), TAKEN_OPTIONS
     if arch == "block":
-        taken = TAKEN_OPTIONS
-        options = argparse.Namespace(
-            **{name: value for name, value in vars(BlockNATConfig()).items() if name != "_name"}
-        )
+        vars(options).update((name, value) for name, value in vars(BlockNATConfig()).items() if name != "_name")
+    else:
+        taken = TAKEN_OPTIONS + KEPT_OPTIONS
     for name in taken:
         value = checkpoints.model_option(state, name)
         if value is not None:

@@ -29,16 +29,8 @@ def verdict(scores: Tensor, draft: Tensor, kept: Tensor, own: Tensor) -> Verdict
     return Verdict(*to_host(draft, kept, tokens, scores.gather(2, tokens.unsqueeze(2)).squeeze(2)))
 
 
-def without_draft(scores: Tensor) -> Verdict:
-    """The verifier's best tokens, for ``scores`` ``[B, 1, V]``."""
-    own_scores, own = best(scores)
-    tokens, token_scores = to_host(own, own_scores)
-    nothing = tokens[:, :0]
-    return Verdict(nothing, nothing, tokens, token_scores)
-
-
 def judge(scores: Tensor, draft: Tensor, beta: int, tau: float) -> Verdict:
-    """Top-beta/tau acceptance of ``draft`` ``[B, k]``.
+    """Top-beta/tau acceptance of ``draft`` ``[B, k]``, which may have no columns.
 
     ``scores`` ``[B, k + 1, V]`` are the verifier's constrained log-probabilities.
     """

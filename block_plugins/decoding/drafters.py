@@ -23,7 +23,7 @@ from block_plugins.decoding.cached_decoder import (
 from block_plugins.decoding.fast_path import MAX_ROWS, Embeddings
 from block_plugins.decoding.host import Array, to_host
 from block_plugins.decoding.int8 import Int8Linear
-from block_plugins.decoding.lookahead import GoesOn
+from block_plugins.decoding.lookahead import GoesOn, planned_length
 from block_plugins.decoding.sampling import confidence, propose_by_chance
 
 
@@ -204,13 +204,7 @@ class BlockDraftState:
         length = room.clip(max=k)
         if goes_on is not None:
             (sure,) = to_host(confidence(logits, tokens, probs))
-            going_on, planned = np.ones(len(length), dtype=bool), np.zeros_like(length)
-            for at in range(k):
-                planned += going_on
-                going_on = going_on & goes_on(at, sure[:, at])
-                if not going_on.any():
-                    break
-            length = np.minimum(length, planned)
+            length = np.minimum(length, planned_length(sure, goes_on))
         return Draft(tokens, logits, length, probs)
 
     def features(self, prefix: Array, length: Array, newest: int, room: Array, k: int) -> Tensor:

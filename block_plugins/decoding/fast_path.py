@@ -34,16 +34,18 @@ class Product:
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self.weight = weight.detach()
         self.bias = None if bias is None else bias.detach()
-        self.offset = weight.detach().new_zeros(weight.size(0)) if self.bias is None else self.bias
-        self.ones = torch.ones_like(self.offset)
+        self.arrays: tuple[Array, Array, Array] | None = None  # as the kernels take them
+        if weight.device.type == "cpu" and weight.dtype in _TYPES:
+            offset = self.weight.new_zeros(weight.size(0)) if self.bias is None else self.bias
+            self.arrays = self.weight.numpy(), torch.ones_like(offset).numpy(), offset.numpy()
         self.packed: Tensor | None = None
         if weight.device.type == "cpu" and weight.dtype == torch.float32 and torch.backends.mkldnn.is_available():
             self.packed = torch.ops.mkldnn._reorder_linear_weight(self.weight, None)
 
     def __call__(self, x: Tensor) -> Tensor:
         """``[..., in]`` to ``[..., out]``."""
-        if suits(x):
-            return cpu_kernels.product(x, self.weight.numpy(), self.ones.numpy(), self.offset.numpy())
+        if self.arrays is not None and suits(x):
+            return cpu_kernels.product(x, *self.arrays)
         if self.packed is not None:
             product: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")
             return product

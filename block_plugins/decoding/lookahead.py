@@ -21,6 +21,19 @@ GoesOn = Callable[[int, Array], Array]
 """Which rows' drafts go on behind their token number i (from 0), given the drafter's probability of it, ``[b]``."""
 
 
+def planned_length(confidence: Array, goes_on: GoesOn) -> Array:
+    """How many tokens of drafts with this ``confidence`` ``[b, k]`` count, ``[b]``: through the first behind which a
+    draft doesn't go on.
+    """
+    going_on, planned = np.ones(len(confidence), dtype=bool), np.zeros(len(confidence), dtype=np.int64)
+    for at in range(confidence.shape[1]):
+        planned += going_on
+        going_on = going_on & goes_on(at, confidence[:, at])
+        if not going_on.any():
+            break
+    return planned
+
+
 class Lookahead(Protocol):
     """Chooses a length for each row and iteration, and is told what came of it."""
 

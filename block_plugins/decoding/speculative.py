@@ -9,7 +9,7 @@ import time
 import numpy as np
 import torch
 
-from block_plugins.decoding.acceptance import accepted_length, judge, without_draft
+from block_plugins.decoding.acceptance import accepted_length, judge
 from block_plugins.decoding.cached_decoder import DecoderState
 from block_plugins.decoding.constraints import Constraints
 from block_plugins.decoding.drafters import DraftState
@@ -62,9 +62,7 @@ def speculate(
             scores = constraints.log_probs(verifier.step(inputs, length), length, hypotheses.prefix, drafted)
             if k > 0:  # what is beyond the length limit can never be committed, nor what stands behind a drafted EOS
                 limit = np.minimum(limit, constraints.max_len - length)
-            if settings.sampling is None and k == 0:
-                verdict = without_draft(scores)
-            elif settings.sampling is None:
+            if settings.sampling is None:
                 verdict = judge(scores, drafted, settings.beta, settings.tau)
             else:
                 ends = drafted == hypotheses.eos
