@@ -205,7 +205,7 @@ class LayersState:
         Column i of row b stands at ``positions[b, i]`` and sees what stands before ``seen[b, i]``, itself and the other
         columns included; ``longest`` is the greatest of ``seen``.
         """
-        if self.kernels is not None and fast_path.suits(x):
+        if self.kernels is not None and fast_path.suits(x, fast_path.MAX_ROWS):
             return self.kernels.run(x, positions, seen)
         mask = (torch.arange(longest, device=x.device) < seen.unsqueeze(2)).unsqueeze(1)  # [B, 1, n, longest]
         for index, layer in enumerate(self.owner.layers):

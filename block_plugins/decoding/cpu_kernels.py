@@ -2,7 +2,7 @@
 
 A decoding step multiplies one to a dozen rows with every weight matrix of the decoder. Reading the weights is then what
 takes the time, and should take it once, however many rows there are. General matrix products spend more on arranging
-their operands than on the product; ``_columns`` reads each row of the weights once for up to four rows of the input.
+their operands than on the product; ``_columns`` reads the weights once, as fast as the memory gives them.
 """
 
 import logging
@@ -30,6 +30,10 @@ ACTIVATIONS = {"relu": _RELU, "gelu": _GELU}
 
 _PARALLEL = 800_000
 """Bytes of weights, times rows, from which a product is worth a second thread."""
+
+
+_MANY = 6
+"""Rows from which attention is worth a second thread."""
 
 
 class LayerWeights(NamedTuple):
@@ -118,36 +122,64 @@ def _columns(x: Array, weight: Array, scale: Array, bias: Array, y: Array, first
     """Fills the columns ``first ... last - 1`` of ``y [R, out]``, the product of ``x [R, in]`` and ``weight``, whose
     rows have the factors ``scale``.
 
-    Four rows share each weight that is read. Where three are left the last is computed twice: that costs less than
-    three by themselves.
+    Four rows of the weights are read side by side, far apart in memory: the CPU fetches four streams ahead where it
+    fetches only one of neighbouring rows. Each number that is read serves three rows of ``x``. Where two are left the
+    last is computed twice: that costs hardly more.
     """
     rows, width = x.shape
-    zero = bias.dtype.type(0)  # of the input's type, as all that is summed: float32 times an integer would be float64
-    for o in range(first, last):
-        w, factor, offset = weight[o], scale[o], bias[o]
+    kind = bias.dtype.type  # the input's type is that of all sums: float32 times an integer would be float64
+    zero = kind(0)
+    quarter = (last - first) // 4
+    for o in range(first, first + quarter):
+        o1, o2, o3 = o + quarter, o + 2 * quarter, o + 3 * quarter
+        w0, w1, w2, w3 = weight[o], weight[o1], weight[o2], weight[o3]
         r = 0
-        while r + 3 <= rows:
-            r3 = min(r + 3, rows - 1)
-            x0, x1, x2, x3 = x[r], x[r + 1], x[r + 2], x[r3]
-            sum0 = sum1 = sum2 = sum3 = zero
-            for i in range(width):
-                value = bias.dtype.type(w[i])
-                sum0 += value * x0[i]
-                sum1 += value * x1[i]
-                sum2 += value * x2[i]
-                sum3 += value * x3[i]
-            y[r, o] = sum0 * factor + offset
-            y[r + 1, o] = sum1 * factor + offset
-            y[r + 2, o] = sum2 * factor + offset
-            y[r3, o] = sum3 * factor + offset
-            r += 4
-        while r < rows:
+        while r + 1 < rows:
+            r2 = min(r + 2, rows - 1)
+            x0, x1, x2 = x[r], x[r + 1], x[r2]
+            sum00 = sum01 = sum02 = sum10 = sum11 = sum12 = zero  # of the weights' row and the input's row
+            sum20 = sum21 = sum22 = sum30 = sum31 = sum32 = zero
+            for i in range(width):  # a row of weights after the other: in another order registers run short
+                value = kind(w0[i])
+                sum00 += value * x0[i]
+                sum01 += value * x1[i]
+                sum02 += value * x2[i]
+                value = kind(w1[i])
+                sum10 += value * x0[i]
+                sum11 += value * x1[i]
+                sum12 += value * x2[i]
+                value = kind(w2[i])
+                sum20 += value * x0[i]
+                sum21 += value * x1[i]
+                sum22 += value * x2[i]
+                value = kind(w3[i])
+                sum30 += value * x0[i]
+                sum31 += value * x1[i]
+                sum32 += value * x2[i]
+            y[r, o], y[r, o1], y[r, o2], y[r, o3] = sum00, sum10, sum20, sum30
+            y[r + 1, o], y[r + 1, o1], y[r + 1, o2], y[r + 1, o3] = sum01, sum11, sum21, sum31
+            y[r2, o], y[r2, o1], y[r2, o2], y[r2, o3] = sum02, sum12, sum22, sum32
+            r += 3
+        if r < rows:
             x0 = x[r]
-            sum0 = zero
+            sum00 = sum10 = sum20 = sum30 = zero
             for i in range(width):
-                sum0 += bias.dtype.type(w[i]) * x0[i]
-            y[r, o] = sum0 * factor + offset
-            r += 1
+                sum00 += kind(w0[i]) * x0[i]
+                sum10 += kind(w1[i]) * x0[i]
+                sum20 += kind(w2[i]) * x0[i]
+                sum30 += kind(w3[i]) * x0[i]
+            y[r, o], y[r, o1], y[r, o2], y[r, o3] = sum00, sum10, sum20, sum30
+    for o in range(first + 4 * quarter, last):
+        w0 = weight[o]
+        for r in range(rows):
+            x0 = x[r]
+            sum00 = zero
+            for i in range(width):
+                sum00 += kind(w0[i]) * x0[i]
+            y[r, o] = sum00
+    for r in range(rows):
+        for o in range(first, last):
+            y[r, o] = y[r, o] * scale[o] + bias[o]
 
 
 @numba.njit(cache=True, parallel=True)
@@ -223,17 +255,27 @@ def _activate(x: Array, activation: int) -> None:
 
 @numba.njit(cache=True, fastmath=_FAST)
 def _attend(
-    query: Array, keys: Array, values: Array, batch: Array, seen: Array, visible: Array, scores: Array, y: Array
+    query: Array,
+    keys: Array,
+    values: Array,
+    batch: Array,
+    seen: Array,
+    visible: Array,
+    y: Array,
+    first: int,
+    last: int,
 ) -> None:
-    """Attention of each row ``r``: ``query [R, d]`` over the first ``seen[r]`` keys of the batch row ``batch[r]``.
+    """Attention of the rows ``first ... last - 1``: ``query [R, d]`` over the first ``seen[r]`` keys of the batch row
+    ``batch[r]``.
 
     ``keys`` and ``values`` are ``[B, heads, capacity, head_dim]``; ``visible [B, S]`` says which of them count, and is
-    empty where all do. ``scores [capacity]`` is room to work in; ``y [R, d]`` is the mix of values.
+    empty where all do. ``y [R, d]`` is the mix of values.
     """
     heads, head_dim = keys.shape[1], keys.shape[3]
     numbers = np.array([head_dim**-0.5, -math.inf, 0.0]).astype(query.dtype)
     scale, least, zero = numbers[0], numbers[1], numbers[2]
-    for r in range(query.shape[0]):
+    scores = np.empty(keys.shape[2], dtype=query.dtype)
+    for r in range(first, last):
         b = batch[r]
         count = seen[r]
         for h in range(heads):
@@ -260,6 +302,27 @@ def _attend(
                 value = values[b, h, s]
                 for i in range(head_dim):
                     out[i] += weight * value[i]
+
+
+@numba.njit(cache=True, parallel=True)
+def _attend_in_parts(
+    query: Array, keys: Array, values: Array, batch: Array, seen: Array, visible: Array, y: Array, parts: int
+) -> None:
+    rows = query.shape[0]
+    for part in numba.prange(parts):
+        _attend(query, keys, values, batch, seen, visible, y, rows * part // parts, rows * (part + 1) // parts)
+
+
+@numba.njit(cache=True)
+def _mix(
+    query: Array, keys: Array, values: Array, batch: Array, seen: Array, visible: Array, y: Array, parts: int
+) -> None:
+    """``_attend`` for all rows."""
+    rows = query.shape[0]
+    if parts > 1 and rows >= _MANY:
+        _attend_in_parts(query, keys, values, batch, seen, visible, y, parts)
+    else:
+        _attend(query, keys, values, batch, seen, visible, y, np.int64(0), rows)
 
 
 @numba.njit(cache=True)
@@ -315,11 +378,9 @@ def run_layers(x: Array, batch: Array, positions: Array, seen: Array, stored: in
         _remember(both, np.int64(0), batch, positions, layers)
         x, batch, positions, seen = x[stored:], batch[stored:], positions[stored:], seen[stored:]
     rows = x.shape[0]
-    capacity, source_width = layers.self_keys.shape[3], layers.cross_keys.shape[3]
     source = batch // (layers.self_keys.shape[1] // layers.cross_keys.shape[1])  # beams share theirs
-    sources = np.full(rows, source_width)
+    sources = np.full(rows, layers.cross_keys.shape[3])
     unmasked = np.zeros((0, 0), dtype=layers.visible.dtype)
-    scores = np.empty(max(capacity, source_width), dtype=x.dtype)
     normed = np.empty_like(x)
     query = np.empty_like(x)
     both = np.empty((rows, 2 * width), dtype=x.dtype)
@@ -330,13 +391,13 @@ def run_layers(x: Array, batch: Array, positions: Array, seen: Array, stored: in
         _linear(normed, weights.qkv[i, :width], weights.qkv_scale[i, :width], weights.qkv_bias[i, :width], query, parts)
         _linear(normed, weights.qkv[i, width:], weights.qkv_scale[i, width:], weights.qkv_bias[i, width:], both, parts)
         _remember(both, i, batch, positions, layers)
-        _attend(query, layers.self_keys[i], layers.self_values[i], batch, seen, unmasked, scores, mixed)
+        _mix(query, layers.self_keys[i], layers.self_values[i], batch, seen, unmasked, mixed, parts)
         _linear(mixed, weights.self_out[i], weights.self_out_scale[i], weights.self_out_bias[i], normed, parts)
         _leave(x, weights.self_norm[i], weights.self_norm_bias[i], layers, normed)
 
         _enter(x, weights.cross_norm[i], weights.cross_norm_bias[i], layers, normed)
         _linear(normed, weights.cross_query[i], weights.cross_query_scale[i], weights.cross_query_bias[i], query, parts)
-        _attend(query, layers.cross_keys[i], layers.cross_values[i], source, sources, layers.visible, scores, mixed)
+        _mix(query, layers.cross_keys[i], layers.cross_values[i], source, sources, layers.visible, mixed, parts)
         _linear(mixed, weights.cross_out[i], weights.cross_out_scale[i], weights.cross_out_bias[i], normed, parts)
         _leave(x, weights.cross_norm[i], weights.cross_norm_bias[i], layers, normed)
 

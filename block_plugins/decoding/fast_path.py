@@ -14,15 +14,18 @@ from block_plugins.decoding import cpu_kernels
 from block_plugins.decoding.host import Array
 from block_plugins.decoding.kv_cache import KVCache
 
-MAX_ROWS = 16
-"""Rows up to which the kernels beat torch's matrix products."""
+MAX_ROWS = 64
+"""Rows up to which the kernels run layers faster than torch does."""
+
+MAX_PRODUCT_ROWS = 12
+"""Rows up to which they beat torch in a single product."""
 
 _TYPES = (torch.float32, torch.float64)
 
 
-def suits(x: Tensor) -> bool:
-    """Whether ``x`` ``[..., d]`` is of the few rows on a CPU for which the kernels are made."""
-    return x.numel() <= MAX_ROWS * x.size(-1) and x.device.type == "cpu" and x.dtype in _TYPES
+def suits(x: Tensor, most: int) -> bool:
+    """Whether ``x`` ``[..., d]`` is what the kernels are made for: rows on a CPU, not more than ``most``."""
+    return x.numel() <= most * x.size(-1) and x.device.type == "cpu" and x.dtype in _TYPES
 
 
 class Product:
@@ -44,7 +47,7 @@ class Product:
 
     def __call__(self, x: Tensor) -> Tensor:
         """``[..., in]`` to ``[..., out]``."""
-        if self.arrays is not None and suits(x):
+        if self.arrays is not None and suits(x, MAX_PRODUCT_ROWS):
             return cpu_kernels.product(x, *self.arrays)
         if self.packed is not None:
             product: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")

@@ -36,14 +36,27 @@ def test_a_product_is_the_sum_of_products(rows: int, width: int, out: int, with_
     torch.testing.assert_close(exact, expected, rtol=0, atol=1e-13 * width)
 
 
-def test_threads_share_the_work_and_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("parts", [1, 2, 3])
+def test_threads_share_a_product(monkeypatch: pytest.MonkeyPatch, parts: int) -> None:
     x, weight = torch.randn(5, 300), torch.randn(3001, 300)  # more than is worth a second thread
     assert 5 * 3001 * 300 * x.element_size() > cpu_kernels._PARALLEL
-    results = []
-    for parts in (1, 2, 3):
-        monkeypatch.setattr(cpu_kernels, "threads", lambda parts=parts: parts)
-        results.append(Product(weight, None)(x))
-    assert torch.equal(results[0], results[1]) and torch.equal(results[0], results[2])
+    monkeypatch.setattr(cpu_kernels, "threads", lambda: parts)
+    torch.testing.assert_close(Product(weight, None)(x), x @ weight.t(), rtol=0, atol=3e-4)
+
+
+def test_threads_share_attention(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny.verifier(SYMBOLS, 1, dtype=torch.float64, decoder_layers=2)
+    sample = tiny.sample(SYMBOLS, [3, 7], 1, left_pad=True)["net_input"]
+    tokens = torch.randint(SYMBOLS.nspecial, len(SYMBOLS), (2, 4))
+    assert tokens.numel() >= cpu_kernels._MANY
+    with torch.no_grad():
+        encoder_out = model.encoder(**sample)
+        logits = []
+        for parts in (1, 2, 3):
+            monkeypatch.setattr(cpu_kernels, "threads", lambda parts=parts: parts)
+            logits.append(CachedDecoder(model.decoder).start(encoder_out, 4).step(tokens, np.array([0, 0])))
+    for shared in logits[1:]:
+        torch.testing.assert_close(shared, logits[0], rtol=0, atol=1e-12)
 
 
 def test_torch_keeps_its_number_of_threads() -> None:
@@ -97,6 +110,7 @@ def test_few_rows_and_many_go_different_ways_to_the_same_logits(
         encoder_out = model.encoder(**sample)
         for rows in (0, 99):
             monkeypatch.setattr(fast_path, "MAX_ROWS", rows)
+            monkeypatch.setattr(fast_path, "MAX_PRODUCT_ROWS", rows)
             state = CachedDecoder(model.decoder).start(encoder_out, 3 * n)
             assert state.layers.kernels is not None
             steps = [state.step(tokens[:, at : at + n], np.full(len(lengths), at)) for at in range(0, 3 * n, n)]
