@@ -51,7 +51,8 @@ class AutoLookahead(UniformLookahead):
         """See ``UniformLookahead.length``."""
         size = self.rows.bit_length()
         if size not in self.costs:
-            self.costs[size] = _Costs(self.block_size)
+            nearest = min(self.costs, key=lambda other: abs(other - size), default=None)
+            self.costs[size] = _Costs(self.block_size, None if nearest is None else self.costs[nearest])
         self.current = self.costs[size]
         self.classes: list[Array] = []
         self.fixed = self.current.choose()
@@ -115,7 +116,8 @@ class _Calibration:
 class _Costs:
     """What iterations of batches of one size took."""
 
-    def __init__(self, block_size: int) -> None:
+    def __init__(self, block_size: int, similar: "_Costs | None" = None) -> None:
+        """What batches of a ``similar`` size took spares this one most of its trials."""
         self.trials: list[int | None] = [*[0] * _BURST, *[1] * _BURST, *[block_size] * _BURST, *[None] * _BURST]
         self.last: int | None = -1  # what the iteration before this one was
         self.cycle = itertools.cycle([0, 1, 0, block_size])
@@ -126,6 +128,12 @@ class _Costs:
         self.count = self.n = self.squares = self.t = self.products = 0.0
         self.drafted = _Rate()  # with drafts as long as pays,
         self.undrafted = _Rate()  # and without a draft
+        if similar is not None and not similar.trials:
+            self.count, self.n, self.squares = similar.count, similar.n, similar.squares
+            self.t, self.products = similar.t, similar.products
+            self.drafts_paid = similar.drafted.value() >= similar.undrafted.value()
+            # where drafts didn't pay they are tried later, as they would be there
+            self.trials = [0] * _BURST + [None] * (_BURST if self.drafts_paid else 0)
 
     def choose(self) -> int | None:
         """A fixed length, 0 for no draft, or None for a draft as long as pays."""

@@ -96,6 +96,18 @@ def test_sizes_of_the_batch_are_told_apart() -> None:
     assert max(set(many), key=many.count) == 0
 
 
+def test_a_size_begins_with_what_is_known_of_others() -> None:
+    lookahead = AutoLookahead(7)
+    simulate(lookahead, 32, (0.8,), (1.0, 5.0, 2.0), iterations=400)
+    lookahead.start(16)
+    nothing, one = np.zeros(16, dtype=np.int64), np.ones(16, dtype=np.int64)
+    for _ in range(40):
+        assert not lookahead.choose().any()
+        lookahead.record(nothing, nothing, one, 0, 1.0)
+    _, widths = simulate(lookahead, 16, (0.8,), (1.0, 0.3, 0.0))  # but it may be otherwise there
+    assert max(set(widths), key=widths.count) == 7
+
+
 def test_a_drafter_without_numbers_is_no_trouble() -> None:
     lookahead = AutoLookahead(5)
     lookahead.start(2)
