@@ -15,6 +15,7 @@ from block_plugins.decoding.constraints import Constraints
 from block_plugins.decoding.drafters import DraftState
 from block_plugins.decoding.host import Array, through_first
 from block_plugins.decoding.hypotheses import Hypotheses
+from block_plugins.decoding.left_to_right import next_tokens
 from block_plugins.decoding.lookahead import Lookahead
 from block_plugins.decoding.sampling import judge_by_chance
 from block_plugins.decoding.settings import SpeculationSettings
@@ -46,50 +47,54 @@ def speculate(
         begin = time.perf_counter()
         rows, length = hypotheses.rows, hypotheses.length
         lengths = lookahead.choose()
-        k = int(lengths.max())
-        last = torch.from_numpy(hypotheses.last()).to(device).unsqueeze(1)  # [b, 1]: new to the verifier
-        drafted, probs, limit = last[:, :0], None, lengths  # all 0 without a draft
-        if k > 0:
+        k = width = int(lengths.max())
+        if k == 0:
+            with statistics.phase("verify", device):
+                tokens, scores = next_tokens(verifier, constraints, hypotheses, settings.sampling)
+            sent = accepted = lengths
+            statistics.undrafted += len(rows)
+        else:
             with statistics.phase("draft", device):
                 draft = drafter.propose(hypotheses.prefix(), length, newest, settings.block_size, k, lookahead.goes_on)
                 limit = np.minimum(draft.length, lengths)
-                drafted, probs = draft.tokens[:, : limit.max()], draft.probs
-                probs = None if probs is None else probs[:, : limit.max()]
+                width = int(limit.max())
+                drafted = draft.tokens[:, :width]
             newest = 0
+            # what is beyond the length limit can never be committed, nor what stands behind a drafted EOS
+            limit = np.minimum(limit, constraints.max_len - length)
 
-        with statistics.phase("verify", device):
-            inputs = torch.cat([last, drafted], dim=1) if k > 0 else last  # [b, k + 1]
-            scores = constraints.log_probs(verifier.step(inputs, length), length, hypotheses.prefix, drafted)
-            if k > 0:  # what is beyond the length limit can never be committed, nor what stands behind a drafted EOS
-                limit = np.minimum(limit, constraints.max_len - length)
-            if settings.sampling is None:
-                verdict = judge(scores, drafted, settings.beta, settings.tau)
-            else:
-                ends = drafted == hypotheses.eos
-                ended = ends.cumsum(1) - ends.long() > 0
-                place = torch.arange(drafted.size(1), device=device)
-                valid = (place < torch.from_numpy(limit).to(device).unsqueeze(1)) & ~ended
-                verdict = judge_by_chance(scores, drafted, probs, valid, settings.sampling)
-            sent = accepted = limit
-            if drafted.size(1) > 0:
-                sent = through_first(verdict.draft == hypotheses.eos).clip(max=limit)
-                accepted = accepted_length(verdict.kept, sent)
+            with statistics.phase("verify", device):
+                last = torch.from_numpy(hypotheses.last()).to(device).unsqueeze(1)  # [b, 1]: new to the verifier
+                logits = verifier.step(torch.cat([last, drafted], dim=1), length)  # [b, width + 1, V]
+                log_probs = constraints.log_probs(logits, length, hypotheses.prefix, drafted)
+                if settings.sampling is None:
+                    verdict = judge(log_probs, drafted, settings.beta, settings.tau)
+                else:
+                    ends = drafted == hypotheses.eos
+                    ended = ends.cumsum(1) - ends.long() > 0
+                    place = torch.arange(width, device=device)
+                    valid = (place < torch.from_numpy(limit).to(device).unsqueeze(1)) & ~ended
+                    probs = None if draft.probs is None else draft.probs[:, :width]
+                    verdict = judge_by_chance(log_probs, drafted, probs, valid, settings.sampling)
+                tokens, scores = verdict.tokens, verdict.scores
+                sent = accepted = limit
+                if width > 0:
+                    sent = through_first(verdict.draft == hypotheses.eos).clip(max=limit)
+                    accepted = accepted_length(verdict.kept, sent)
 
-        committed, keep = hypotheses.commit(verdict.tokens, verdict.scores, accepted + 1)
-        newest += drafted.size(1) + 1
+        committed, keep = hypotheses.commit(tokens, scores, accepted + 1)
+        newest += width + 1
         passes[rows] += 1
-        accepted = np.minimum(accepted, committed)  # an accepted EOS ends the row before the verifier's own token
         statistics.tokens += int(committed.sum())
         if k > 0:
+            accepted = np.minimum(accepted, committed)  # an accepted EOS ends the row before the verifier's own token
             statistics.iterations += len(rows)
             statistics.drafted += int(sent.sum())
             statistics.accepted += int(accepted.sum())
             if settings.keep_drafts:
                 for row, of_row, count in zip(rows, verdict.draft, sent, strict=True):
                     history[row].append(of_row[:count].copy())
-        else:
-            statistics.undrafted += len(rows)
-        lookahead.record(sent, accepted, committed, drafted.size(1), time.perf_counter() - begin)
+        lookahead.record(sent, accepted, committed, width, time.perf_counter() - begin)
         if keep is not None:
             lookahead.select(keep)
             staying = torch.from_numpy(keep).to(device)
