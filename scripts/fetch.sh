@@ -4,7 +4,7 @@
 # Google Drive), and NAME_SHA256, its checksum, which may be left out. A file is fetched under the name FILE.part and gets its own
 # name when it is whole and what it should be. Its checksum stays beside it in FILE.sha256, and holds for every later run.
 
-TRIES=5 # of a transfer that breaks off; each goes on where the last one stopped
+TRIES=${TRIES:-5} # of a transfer that breaks off; each goes on where the last one stopped
 
 # A write beyond a limit on the size of files shall fail as one to a full disk does, not kill the process that writes.
 trap '' XFSZ
@@ -40,7 +40,8 @@ reason() {
     local line
     line=$(grep -a '^error: ' "$MESSAGES" | tail -n 1 || true)
     [ -n "$line" ] || line=$(grep -av '^[[:space:]]*$' "$MESSAGES" | tail -n 1 || true)
-    echo "${line#error: }"
+    line=${line#error: }
+    echo "${line:-see above}"
 }
 
 # The first one, which tells more where tar has failed.
@@ -55,18 +56,14 @@ checksum() { # FILE SUM
 
 # download NAME URL FILE.part: goes on behind what is there already.
 download() {
-    local try status resumed
+    local try status resumed messages=$MESSAGES progress=(--silent --show-error)
+    [ ! -t 2 ] || messages=/dev/stderr progress=(--progress-bar)
     for ((try = 1; ; try++)); do
         resumed=0 status=0
         [ ! -s "$3" ] || resumed=1
-        if [ -t 2 ]; then
-            : > "$MESSAGES"
-            curl --fail --location --progress-bar --retry 3 --connect-timeout 30 --speed-time 120 --speed-limit 1 \
-                --continue-at - --output "$3" -- "$2" || status=$?
-        else
-            curl --fail --location --silent --show-error --retry 3 --connect-timeout 30 --speed-time 120 --speed-limit 1 \
-                --continue-at - --output "$3" -- "$2" 2> "$MESSAGES" || status=$?
-        fi
+        : > "$MESSAGES"
+        curl --fail --location "${progress[@]}" --retry 3 --connect-timeout 30 --speed-time 120 --speed-limit 1 \
+            --continue-at - --output "$3" -- "$2" 2> "$messages" || status=$?
         case $status in
         0) return ;;
         23) fail "$3 can't be written: the disk is full, or a quota is reached ($(free_space "$3") free);" \

@@ -9,6 +9,7 @@
 # VERIFIER_URL, DRAFTER_URL, CODES_URL, DICT_EN_URL, DICT_DE_URL, DICT_RO_URL
 #              other addresses of these, file:// ones among them; NAME_SHA256 with each: its checksum. The checkpoints are on Google
 #              Drive. Where it sends a page instead of the file, fetch the file with a browser, and give its file:// address.
+# TRIES        of a download that breaks off (5)
 # PYTHON_BIN   folder with Python and torch (default: the active environment, else .venv)
 #
 # Downloads are resumed, and files that are there are checked and kept; nothing half-written has a final name.

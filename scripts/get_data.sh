@@ -16,6 +16,7 @@
 #              other addresses of the sources, file:// ones among them; NAME_SHA256 with each: its checksum
 # BPE_SYMBOLS  merges of BPE codes of one's own (40000)
 # WORKERS      processes (all processors)
+# TRIES        of a download that breaks off (5)
 # PYTHON_BIN   folder with fairseq's commands (default: the active environment, else .venv)
 #
 # Downloads are resumed, and steps whose result is there are skipped; nothing half-written has a final name. Remove the folders of a
@@ -97,6 +98,11 @@ segments() {
         sed -e "s/’/'/g; s/&apos;/'/g" -e 's/&lt;/</g; s/&gt;/>/g; s/&quot;/"/g; s/&amp;/\&/g'
 }
 
+# A carriage return would be the end of a line for fairseq-preprocess.
+no_carriage_returns() {
+    tr '\r' ' '
+}
+
 # tokenise SPLIT LANG INPUT...: tok/SPLIT.LANG; of train, every 100th line goes to tok/valid.LANG
 tokenise() {
     local out=$WORK/tok/$1.$2 flags=()
@@ -170,7 +176,7 @@ wmt16() {
     source_is ENRO 'https://drive.google.com/uc?id=1YrAwCEuktG-iDVxtEW-FE72uFTLc5QMl'
     fetch ENRO "$OUT/archives/wmt16.tar.gz" archive
     for split in train/corpus:train dev/dev:valid test/test:test; do
-        take_out wmt16.tar.gz "wmt16/en-ro/${split%:*}.bpe."{en,ro} "$WORK/bpe/${split#*:}"
+        take_out wmt16.tar.gz "wmt16/en-ro/${split%:*}.bpe."{en,ro} "$WORK/bpe/${split#*:}" no_carriage_returns
     done
     CODES=$OUT/archives/wmt16.tar.gz
 }

@@ -17,7 +17,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 BIN = Path(sys.executable).parent
-OWN_VARIABLES = re.compile(r".*_(URL|SHA256)|OUT|WORKERS|BPE_SYMBOLS|PYTHON_BIN|.*_proxy", re.IGNORECASE)
+OWN_VARIABLES = re.compile(r".*_(URL|SHA256)|OUT|WORKERS|TRIES|BPE_SYMBOLS|PYTHON_BIN|.*_proxy", re.IGNORECASE)
 needs_curl = pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not on the PATH")
 
 PAGE = b"""<!DOCTYPE html><html><head><title>Google Drive - Virus scan warning</title></head>

@@ -178,7 +178,7 @@ def wmt14(folder: Path) -> dict[str, str]:
 
 
 ENRO = {
-    "train/corpus": (["the house is@@ n &apos;t ne@@ w", "a tree", "yes"], ["casa nu e no@@ uă", "un copac", "da"]),
+    "train/corpus": (["the house is@@ n &apos;t ne@@ w", "a\rtree", "yes"], ["casa nu e no@@ uă", "un copac", "da"]),
     "dev/dev": (["the house", "a tree"], ["casa", "un copac"]),
     "test/test": (["a house"], ["o casă"]),
 }
@@ -291,7 +291,7 @@ def test_wmt16_and_a_dictionary_that_does_not_fit(romanian: dict[str, str], tmp_
     result = succeed("get_data.sh", "wmt16.en-ro", **romanian)
     out = tmp_path / "out"
     for split, sides in zip(("train", "valid", "test"), ENRO.values(), strict=True):
-        pairs = list(zip(*sides, strict=True))
+        pairs = [(source.replace("\r", " "), target) for source, target in zip(*sides, strict=True)]
         assert read_pairs(out / "bpe" / split, "en", "ro") == pairs
         if split != "test":
             assert binarised(out / "bin", "en", "ro", split) == pairs
@@ -375,15 +375,21 @@ def test_checksums(romanian: dict[str, str], tmp_path: Path) -> None:
 
 
 @needs_curl
-def test_a_broken_transfer_goes_on_and_gives_up(romanian: dict[str, str], tmp_path: Path) -> None:
+def test_a_broken_transfer_goes_on_or_gives_up(romanian: dict[str, str], tmp_path: Path) -> None:
+    archive(tmp_path / "sources/wmt16.tar.gz", {"wmt16/en-ro/train/corpus.bpe.en": b"the rest isn't there\n"})
     content = (tmp_path / "sources/wmt16.tar.gz").read_bytes()
-    whole = {**romanian, "DICT_RO_URL": "file:///nowhere"}
-    with breaking_server(content, breaks=1) as (address, asked):
-        del whole["DICT_EN_URL"]  # its checksum is that of the published one
-        whole["DICT_EN_URL"] = address
-        line = error_line(run("get_data.sh", "wmt16.en-ro", **whole))
-    assert asked == ["", f"bytes={len(content) // 2}-"]
-    assert "no fairseq dictionary" in line and f"({len(content)} bytes)" in line
+    fetched = tmp_path / "out/archives/wmt16.tar.gz"
+    half = len(content) // 2
+    quarter = (len(content) - half) // 2
+    with breaking_server(content, breaks=2) as (address, asked):
+        romanian["ENRO_URL"] = address
+        line = error_line(run("get_data.sh", "wmt16.en-ro", **romanian, TRIES="2"))
+        assert f"ENRO_URL: {address} broke off 2 times (curl: (18)" in line
+        assert not fetched.exists()
+        assert fetched.with_name("wmt16.tar.gz.part").read_bytes() == content[: half + quarter]
+        assert "can't be unpacked" in error_line(run("get_data.sh", "wmt16.en-ro", **romanian))
+    assert asked == ["", f"bytes={half}-", f"bytes={half + quarter}-"]
+    assert fetched.read_bytes() == content
 
 
 @needs_curl
