@@ -1,6 +1,6 @@
 # Files from elsewhere, for get_data.sh and get_checkpoints.sh; sourced by them after common.sh.
 #
-# A source NAME is three variables: NAME_URL, its address (anything that curl reads, file:// among it, or the link of a file on
+# A source NAME is two variables: NAME_URL, its address (anything that curl reads, file:// among it, or the link of a file on
 # Google Drive), and NAME_SHA256, its checksum, which may be left out. A file is fetched under the name FILE.part and gets its own
 # name when it is whole and what it should be. Its checksum stays beside it in FILE.sha256, and holds for every later run.
 
@@ -41,7 +41,7 @@ reason() {
     line=$(grep -a '^error: ' "$MESSAGES" | tail -n 1 || true)
     [ -n "$line" ] || line=$(grep -av '^[[:space:]]*$' "$MESSAGES" | tail -n 1 || true)
     line=${line#error: }
-    echo "${line:-see above}"
+    echo "${line:-it gave no reason}"
 }
 
 # The first one, which tells more where tar has failed.
@@ -64,6 +64,7 @@ download() {
         : > "$MESSAGES"
         curl --fail --location "${progress[@]}" --retry 3 --connect-timeout 30 --speed-time 120 --speed-limit 1 \
             --continue-at - --output "$3" -- "$2" 2> "$messages" || status=$?
+        [ -s "$MESSAGES" ] || echo "curl's status is $status" > "$MESSAGES" # a terminal has had its message
         case $status in
         0) return ;;
         23) fail "$3 can't be written: the disk is full, or a quota is reached ($(free_space "$3") free);" \

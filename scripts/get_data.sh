@@ -142,6 +142,8 @@ wmt14() {
         2b45f30ef1d550d302fd17dd3a5cbe19134ccc4c2cf50c2dae534aee600101a2
     source_is NEWSTEST "$statmt/wmt14/test-full.tgz" a8cd784e006feb32ac6f3d9ec7eb389a
 
+    CODES=$WORK/codes
+    [ "$NEW_DICT" = 0 ] || [ -z "${CODES_URL:-}" ] || fetch CODES "$CODES" codes
     fetch EUROPARL "$OUT/archives/europarl.tgz" archive
     fetch COMMONCRAWL "$OUT/archives/commoncrawl.tgz" archive
     fetch NEWS_COMMENTARY "$OUT/archives/news-commentary.tgz" archive
@@ -159,10 +161,7 @@ wmt14() {
         same_lines "$WORK/tok/$corpus.$SRC" "$WORK/tok/$corpus.$TGT" "$WORK/tok/$corpus.$SRC and $corpus.$TGT"
     done
 
-    CODES=$WORK/codes
-    if [ "$NEW_DICT" = 1 ] && [ -n "${CODES_URL:-}" ]; then
-        fetch CODES "$CODES" codes
-    elif [ ! -e "$CODES" ]; then
+    if [ ! -e "$CODES" ]; then
         step "learning $BPE_SYMBOLS BPE merges" learn_codes
         mv "$CODES.part" "$CODES"
     fi
