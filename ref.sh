@@ -10,18 +10,11 @@
 #
 #   GEN=beam5.out OUT=gad.out [SYS=gad.out.sys] [REF=gad.out.ref] ref.sh
 #
-# GEN is the REFERENCE, OUT the decoder's output in input order (inference.sh); SYS and REF receive the split texts.
+# GEN is the REFERENCE, OUT the decoder's output: text in input order (inference.sh), or what fairseq-generate printed, whose H lines
+# are taken. SYS and REF receive the split texts.
 set -euo pipefail
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 . "$ROOT/scripts/common.sh"
-
-split_reference() {
-    if is_generate_log "$1"; then
-        generate_lines T "$1" | compound_split
-    else
-        split_unless_split "$1"
-    fi
-}
 
 # Written beside the target and moved, so that it may be the source as well and is never seen half-written.
 write() {
@@ -32,18 +25,18 @@ write() {
 help_if_asked "$@"
 
 if [ $# -eq 1 ]; then
-    need_file "$1" "the reference"
-    split_reference "$1"
+    need_text T "$1" "the reference"
+    split_text_of T "$1"
 elif [ $# -eq 2 ]; then
-    need_file "$1" "the reference"
-    split_reference "$1" | write "$2"
+    need_text T "$1" "the reference"
+    split_text_of T "$1" | write "$2"
 elif [ $# -eq 0 ] && [ -n "${GEN:-}" ] && [ -n "${OUT:-}" ]; then
-    need_file "$GEN" "the reference (GEN)"
-    need_file "$OUT" "the decoder's output (OUT)"
+    need_text T "$GEN" "the reference (GEN)"
+    need_text H "$OUT" "the decoder's output (OUT)"
     SYS=${SYS:-$OUT.sys}
     REF=${REF:-$OUT.ref}
-    split_reference "$GEN" | write "$REF"
-    split_unless_split "$OUT" | write "$SYS"
+    split_text_of T "$GEN" | write "$REF"
+    split_text_of H "$OUT" | write "$SYS"
     "$ROOT/scripts/compound_split_bleu.sh" "$SYS" "$REF"
 else
     usage >&2

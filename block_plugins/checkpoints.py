@@ -2,6 +2,7 @@
 
 import argparse
 import collections
+import logging
 import typing
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from fairseq import checkpoint_utils
 from numpy._core import multiarray
 
 from block_plugins.errors import UserError
+
+logger = logging.getLogger(__name__)
 
 # The harmless classes that fairseq checkpoints hold besides tensors. The omegaconf ones come from checkpoints whose
 # configuration was pickled as it was (fairseq 1.0.0a0), the numpy ones from meters.
@@ -102,6 +105,21 @@ def is_block(state: dict[str, Any]) -> bool:
     return architecture(state).startswith("block")
 
 
+def is_drafter(state: dict[str, Any]) -> bool:
+    """Whether a checkpoint was trained to draft: by a block, or as a small autoregressive model."""
+    return is_block(state) or architecture(state) == "transformer_drafter"
+
+
+def check_whole(state: dict[str, Any], path: str, option: str) -> None:
+    """Raises ``UserError`` where a checkpoint lacks what fairseq needs besides the model and its configuration."""
+    missing = [name for name in ("optimizer_history", "extra_state") if name not in state]
+    if missing:
+        raise UserError(
+            f"{option}: {path} has no {' and no '.join(missing)}, without which fairseq can't load it: give the file "
+            "that fairseq-train, or a script of this project, wrote"
+        )
+
+
 def check_vocabulary(state: dict[str, Any], path: str, option: str, source_symbols: int, target_symbols: int) -> None:
     """Raises ``UserError`` where the embeddings don't have a row for each symbol of the data's dictionaries.
 
@@ -119,8 +137,70 @@ def check_vocabulary(state: dict[str, Any], path: str, option: str, source_symbo
             )
 
 
+_BOOKKEEPING = ("version", "_float_tensor")
+"""Last names of entries of a state dict that are no weights; fairseq's versions differ in which of them they write."""
+
+_PARTS = {
+    *("embed_tokens", "embed_positions", "layernorm_embedding", "layers", "layer_norm", "copy_attn"),
+    *("project_in_dim", "project_out_dim", "output_projection", "adaptive_softmax"),
+}
+"""Parts of encoders and decoders: weights for one that a network hasn't tell that it isn't the one they are from."""
+
+
+def judge_weights(model: torch.nn.Module, origin: str) -> None:
+    """Makes ``model`` judge the state dict that it is given to load.
+
+    What it can do without is let pass: bookkeeping of other versions of fairseq, present or absent; a weight that is
+    absent where it is the same as another one; with a warning, weights of something that neither encoder nor decoder
+    computes with. For everything else it raises ``UserError``, which begins with ``origin``.
+    """
+    norms = {side: getattr(getattr(model, side, None), "layer_norm", None) for side in ("encoder", "decoder")}
+
+    def before(module: Any, weights: dict[str, Any], *_: Any) -> None:
+        for side, norm in norms.items():
+            if norm is not None and f"{side}.layer_norm.weight" in weights:
+                # fairseq removes it where no version, or an early one, is recorded
+                getattr(module, side).layer_norm = norm
+        for name, parameter in module.state_dict().items():
+            if name in weights and weights[name].shape != parameter.shape:
+                raise UserError(
+                    f"{origin}: {name} is of size {list(weights[name].shape)}, but by the checkpoint's own "
+                    f"configuration it would be {list(parameter.shape)}"
+                )
+
+    def after(module: Any, keys: Any) -> None:
+        parameters = dict(module.named_parameters(remove_duplicate=False))
+        loaded = {id(parameter) for name, parameter in parameters.items() if name not in keys.missing_keys}
+        missing = [
+            name
+            for name in keys.missing_keys
+            if name.rpartition(".")[2] not in _BOOKKEEPING and id(parameters.get(name)) not in loaded
+        ]
+        if missing:
+            raise UserError(f"{origin}: the checkpoint lacks {_listed(missing)}")
+        extra = [name for name in keys.unexpected_keys if name.rpartition(".")[2] not in _BOOKKEEPING]
+        foreign = [name for name in extra if _PARTS & set(name.split("."))]
+        if foreign:
+            raise UserError(
+                f"{origin}: the checkpoint holds {_listed(foreign)}, of which its own configuration knows nothing"
+            )
+        if extra:
+            logger.warning("%s: the model has no use for %s", origin, _listed(extra))
+        keys.missing_keys.clear()
+        keys.unexpected_keys.clear()
+
+    model.register_load_state_dict_pre_hook(before)
+    model.register_load_state_dict_post_hook(after)
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more
+
+
 def load_model(path: str, option: str, task: Any) -> torch.nn.Module:
     """The model in a checkpoint, built by ``task`` and in evaluation mode; raises ``UserError`` where that fails."""
+    task.loading = f"{option}: {path}"
     try:
         models, _ = checkpoint_utils.load_model_ensemble([path], task=task)
     except (RuntimeError, KeyError, TypeError, AttributeError) as error:

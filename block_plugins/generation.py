@@ -177,20 +177,23 @@ def check_checkpoints(cfg: Any, path: str, source: Any, target: Any) -> tuple[fl
     takes_drafter = cfg.strategy in ("gad", "drafter")
     for one in paths:
         state = checkpoints.read(one, "--path")
-        is_block = checkpoints.is_block(state)
-        if is_block and not takes_drafter:
+        if checkpoints.is_block(state) and not takes_drafter:
             raise UserError(
                 f"--path: {one} is a block drafter, but --strategy {cfg.strategy} needs an autoregressive model there"
             )
+        checkpoints.check_whole(state, one, "--path")
         _check_dictionaries(state, one, "--path", source, target)
     if not cfg.AR_path:
         return float("inf"), float("inf")
+    drafts = checkpoints.is_drafter(state)
     state = checkpoints.read(cfg.AR_path, "--AR-path")
-    if checkpoints.is_block(state):
-        swapped = "" if is_block else "; are --path and --AR-path swapped?"
+    if checkpoints.is_block(state) or (checkpoints.is_drafter(state) and not drafts):
+        found = "two drafters" if drafts else "a verifier and a drafter, swapped"
         raise UserError(
-            f"--AR-path: {cfg.AR_path} is a block drafter, but the verifier has to be autoregressive{swapped}"
+            f"--path {path} and --AR-path {cfg.AR_path} are {found}: give the drafter with --path and the "
+            "verifier, which is autoregressive, with --AR-path"
         )
+    checkpoints.check_whole(state, cfg.AR_path, "--AR-path")
     _check_dictionaries(state, cfg.AR_path, "--AR-path", source, target)
     return (
         checkpoints.model_option(state, "max_source_positions") or float("inf"),

@@ -45,13 +45,9 @@ need_fairseq() {
     command -v "$1" > /dev/null || fail "$1 is not on the PATH: run make setup, or name its folder with PYTHON_BIN"
 }
 
-# Standard input with the hyphens inside of words split off, as in the evaluation of Vaswani et al. (2017). Compound-split text
-# passes unchanged: splitting "a-b-c" again would go beyond what published references hold.
+# Standard input with the hyphens inside of words split off, as in the evaluation of Vaswani et al. (2017).
 compound_split() {
     perl -C0 -pe 's{(\S)-(\S)}{$1 ##AT##-##AT## $2}g'
-}
-split_unless_split() {
-    if grep -qF '##AT##-##AT##' "$1"; then cat "$1"; else compound_split < "$1"; fi
 }
 
 # generate_lines LETTER LOG: the text of fairseq-generate's T (reference) or H (hypothesis) lines in input order, the best
@@ -59,8 +55,33 @@ split_unless_split() {
 generate_lines() {
     local field=2
     [ "$1" = T ] || field=3
-    sed -n "s/^$1-\\([0-9][0-9]*\\)\\(	.*\\)/\\1\\2/p" "$2" | LC_ALL=C sort -s -u -n -k1,1 | cut -f "$field-"
+    LC_ALL=C sed -n "s/^$1-\\([0-9][0-9]*\\)\\(	.*\\)/\\1\\2/p" "$2" | LC_ALL=C sort -s -u -n -k1,1 | cut -f "$field-"
 }
 is_generate_log() {
-    grep -q '^H-[0-9]*	' "$1" || grep -q '^T-[0-9]*	' "$1"
+    LC_ALL=C grep -q '^[HT]-[0-9][0-9]*	' "$1"
+}
+
+# need_text LETTER FILE MEANING: the file must exist, and hold lines of that letter if it is fairseq-generate's output.
+need_text() {
+    need_file "$2" "$3"
+    ! is_generate_log "$2" || LC_ALL=C grep -q "^$1-[0-9]" "$2" || fail "$3 $2 is fairseq's output without $1 lines"
+}
+# text_of LETTER FILE: the lines of a text, or of fairseq-generate's output those of that letter.
+text_of() {
+    if is_generate_log "$2"; then generate_lines "$1" "$2"; else cat "$2"; fi
+}
+# The same, compound-split. A text that is split already passes unchanged: splitting "a-b-c" again would go beyond what
+# published references hold.
+split_text_of() {
+    if ! is_generate_log "$2" && grep -qF '##AT##-##AT##' "$2"; then cat "$2"; else text_of "$1" "$2" | compound_split; fi
+}
+
+# need_equal_lengths FILE OTHER NAMES: both have as many lines, and some. Scorers stop at the end of the shorter file and say
+# nothing.
+need_equal_lengths() {
+    local lines others
+    lines=$(grep -c '' "$1" || true)
+    others=$(grep -c '' "$2" || true)
+    [ "$lines" -eq "$others" ] || fail "$3 differ in their number of lines: $lines and $others"
+    [ "$lines" -gt 0 ] || fail "$3 are empty"
 }

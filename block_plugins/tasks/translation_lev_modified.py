@@ -19,7 +19,7 @@ from fairseq.tasks import register_task
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from omegaconf import OmegaConf
 
-from block_plugins import autocast, dictionaries, generation, noise
+from block_plugins import autocast, checkpoints, dictionaries, generation, noise
 from block_plugins.criterions.fused_label_smoothing import LabelSmoothedCrossEntropyCriterion
 from block_plugins.errors import UserError
 from block_plugins.models.block_nat import BlockNATModel
@@ -178,6 +178,7 @@ class TranslationLevModifiedTask(TranslationTask):
         self.trains = False
         self.generates = False
         self.bf16 = False
+        self.loading = "the model"  # option and file of the checkpoint that is loaded next, for messages
         self.verifier_positions = (float("inf"), float("inf"))
         self.lines_read = 0  # of all earlier buffers of fairseq-interactive
         self.first_line = 0
@@ -238,6 +239,7 @@ class TranslationLevModifiedTask(TranslationTask):
         generation.check_search(everything.generation)
         generation.refuse_what_is_not_honoured(everything.generation, self.cfg.strategy)
         generation.check_sampling(self.cfg, everything.generation)
+        self.loading = f"--path: {path}"
         self.verifier_positions = generation.check_checkpoints(self.cfg, path, self.src_dict, self.tgt_dict)
 
     def max_positions(self) -> tuple[float, float]:
@@ -271,6 +273,8 @@ class TranslationLevModifiedTask(TranslationTask):
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
         model = super().build_model(cfg, from_checkpoint)
+        if from_checkpoint:
+            checkpoints.judge_weights(model, self.loading)
         if self.cfg.cpu_autocast != "none":
             autocast.make_dropout_frugal(model)
         if isinstance(model, BlockNATModel) and not from_checkpoint:
