@@ -111,8 +111,10 @@ def is_drafter(state: dict[str, Any]) -> bool:
 
 
 def check_whole(state: dict[str, Any], path: str, option: str) -> None:
-    """Raises ``UserError`` where a checkpoint lacks what fairseq needs besides the model and its configuration."""
+    """Raises ``UserError`` where a checkpoint lacks what fairseq needs besides the model and its options."""
     missing = [name for name in ("optimizer_history", "extra_state") if name not in state]
+    if state.get("args") is None and "task" not in state["cfg"]:
+        missing.append("cfg.task")
     if missing:
         raise UserError(
             f"{option}: {path} has no {' and no '.join(missing)}, without which fairseq can't load it: give the file "

@@ -45,14 +45,14 @@ need_fairseq fairseq-score
 
 # Of the two dictionaries that fairseq reports, the second is the target language's.
 for file in "$REF" "$SYS"; do
-    [ -n "$LANGUAGE" ] || LANGUAGE=$(LC_ALL=C sed -n 's/^.* | \[\([^]]*\)\] dictionary: .* types$/\1/p' "$file" | sed -n 2p)
+    [ -n "$LANGUAGE" ] || LANGUAGE=$(LC_ALL=C sed -n 's/^.*INFO.*\[\([^]]*\)\] dictionary: .* types$/\1/p' "$file" | sed -n 2p)
 done
 for file in "$REF" "$SYS"; do
     [ -n "$LANGUAGE" ] || LANGUAGE=$(basename "$file" | sed -n 's/^.*\.\([a-z][a-z]\)$/\1/p')
 done
 [ -n "$LANGUAGE" ] || fail "the target language is told by neither log nor file name: give it with --lang"
 [[ $LANGUAGE =~ ^[a-z]{2,3}$ ]] || fail "the target language must be a code such as de, not $LANGUAGE: give it with --lang"
-if LC_ALL=C grep -q "^.* | INFO | .*'tokenizer': {" "$REF"; then
+if LC_ALL=C grep -q "INFO.*'tokenizer': {" "$REF"; then
     fail "the T lines of $REF are detokenised already: leave --tokenizer out when decoding, or give a tokenised REFERENCE"
 fi
 

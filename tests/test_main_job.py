@@ -321,13 +321,29 @@ def test_checkpoint_of_another_program(job: Job, fails: Callable[..., str], tmp_
     assert f"--path: {other} is not a fairseq checkpoint" in fails(*job.gad("--path", other))
 
 
-def test_drafter_and_verifier_swapped(job: Job, fails: Callable[..., str]) -> None:
-    message = fails(*job.gad("--path", job.verifier, "--AR-path", job.drafter))
-    assert "--AR-path" in message
-    assert "swapped" in message
-    assert "--AR-path" in fails(*job.gad("--AR-path", job.drafter))
-    assert "is a block drafter" in fails(*job.alone("AR", "--path", job.drafter))
-    assert "is a block drafter" in fails(*job.alone("fairseq", "--path", job.drafter))
+TOOLS = ["generate", "interactive"]
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_drafter_and_verifier_swapped(job: Job, fails: Callable[..., str], tmp_path: Path, tool: str) -> None:
+    right = "give the drafter with --path and the verifier, which is autoregressive, with --AR-path"
+    swapped = "are a verifier and a drafter, swapped"
+    message = fails(*job.gad("--path", job.verifier, "--AR-path", job.drafter), tool=tool)
+    assert f"--path {job.verifier} and --AR-path {job.drafter} {swapped}: {right}" in message
+    message = fails(*job.gad("--AR-path", job.drafter), tool=tool)
+    assert "are two drafters" in message and right in message
+    small = tmp_path / "small.pt"  # an autoregressive drafter
+    state = checkpoints.read(str(job.verifier), "--path")
+    state["cfg"]["model"].arch = "transformer_drafter"
+    torch.save(state, small)
+    assert f"--AR-path {small} {swapped}: {right}" in fails(
+        *job.gad("--path", job.verifier, "--AR-path", small), tool=tool
+    )
+
+
+@pytest.mark.parametrize("strategy", ["AR", "fairseq"])
+def test_a_block_drafter_alone_is_no_verifier(job: Job, fails: Callable[..., str], strategy: str) -> None:
+    assert "is a block drafter" in fails(*job.alone(strategy, "--path", job.drafter))
 
 
 @pytest.mark.parametrize("which", ["--path", "--AR-path"])
@@ -350,19 +366,31 @@ def test_other_dictionary_than_the_checkpoints(job: Job, fails: Callable[..., st
     assert "'changed'" in message
 
 
-def test_dictionary_of_another_size(job: Job, fails: Callable[..., str], tmp_path: Path) -> None:
+@pytest.mark.parametrize("tool", TOOLS)
+@pytest.mark.parametrize(("which", "language"), [("--path", "en"), ("--AR-path", "de")])
+def test_dictionary_of_another_size(
+    job: Job, fails: Callable[..., str], tmp_path: Path, tool: str, which: str, language: str
+) -> None:
+    """Checkpoints of other programs than this plugin have no record of their dictionaries."""
     data = shutil.copytree(job.data, tmp_path / "bin")
-    state = checkpoints.read(str(job.verifier), "--path")
-    state["task_state"] = {}
-    torch.save(state, tmp_path / "verifier.pt")
-    symbols = state["model"]["decoder.embed_tokens.weight"].size(0)
-    with (data / "dict.de.txt").open("a", encoding="utf-8") as file:
+    with (data / f"dict.{language}.txt").open("a", encoding="utf-8") as file:
         file.write("added 1\n")
-    options = job.alone("AR", "--path", tmp_path / "verifier.pt")
-    options[0] = data
-    message = fails(*options)
-    assert f"{symbols} target symbols" in message
-    assert str(symbols + 1) in message
+    options = [data, *job.gad()[1:]]
+    for option, given in (("--path", job.drafter), ("--AR-path", job.verifier)):
+        state = checkpoints.read(str(given), option)
+        state["task_state"] = {}
+        symbols = state["model"]["decoder.embed_tokens.weight"].size(0)
+        if option != which:  # this one would fit
+            name = f"{'encoder' if language == 'en' else 'decoder'}.embed_tokens.weight"
+            state["model"][name] = torch.zeros(symbols + 1, 48)
+        path = tmp_path / f"{option[2:]}.pt"
+        torch.save(state, path)
+        options += [option, path]
+    side = "source" if language == "en" else "target"
+    assert fails(*options, tool=tool).startswith(
+        f"error: {which}: {tmp_path / which[2:]}.pt was trained with {symbols} {side} symbols, but the data's {side} "
+        f"dictionary has {symbols + 1} "
+    )
 
 
 def test_numbers_out_of_range(job: Job, fails: Callable[..., str]) -> None:

@@ -4,7 +4,6 @@ detokenised and tokenised by hand, and on the 3003 lines of the published WMT14 
 
 from __future__ import annotations
 
-import html
 import math
 import random
 import re
@@ -275,10 +274,6 @@ def test_the_published_reference_of_3003_lines(tmp_path: Path, shared_dir: Path)
     assert found["tokenised BLEU"][0] == pytest.approx(tokenised, abs=0.0051)
     assert found["compound-split BLEU"][0] == pytest.approx(compounds, abs=0.0051)
     assert abs(tokenised - compounds) > 0.05
-    # of detokenisation chrF, which doesn't see white space, sees only that "&quot;" and the like are replaced
-    characters = chrf([html.unescape(line) for line in hypotheses], [html.unescape(line) for line in reference])
-    assert found["chrF, detokenised"][0] == pytest.approx(characters, abs=0.0051)
-
     by_fairseq = succeed("ref.sh", cwd=tmp_path, GEN=str(published), OUT="log", SYS="sys", REF="ref").stdout
     assert by_fairseq.startswith(f"BLEU4 = {found['compound-split BLEU'][0]:.2f},")
     assert (tmp_path / "sys").read_text(encoding="utf-8").splitlines() == [" ".join(split(x)) for x in hypotheses]

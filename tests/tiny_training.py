@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from fairseq.data import Dictionary, indexed_dataset
 from fairseq.models.transformer import TransformerModel
+from fairseq.models.transformer.transformer_legacy import base_architecture
 
 from block_plugins.models.block_nat import BlockNATModel
 from block_plugins.tasks.translation_lev_modified import TranslationLevModifiedConfig, TranslationLevModifiedTask
@@ -84,6 +85,22 @@ def verifier(task: Any, seed: int = 0, **options: Any) -> TransformerModel:
     torch.manual_seed(seed)
     sizes = {name: value for name, value in TINY.items() if name != "src_embedding_copy"}
     return TransformerModel.build_model(Namespace(**{**sizes, **options}), task)
+
+
+def saved(model: Any, arch: str, **options: Any) -> dict[str, Any]:
+    """A checkpoint of a tiny model as fairseq 1.0.0a0 writes it, trained on another machine."""
+    flags = Namespace(**{**TINY, **options}, arch=arch, _name=arch, task="translation", data="/elsewhere/bin")
+    if arch == "transformer":
+        base_architecture(flags)
+    return {
+        "args": None,
+        "cfg": {"model": flags, "task": {"_name": "translation", "data": "/elsewhere/bin"}},
+        "model": dict(model.state_dict()),
+        "optimizer_history": [{"criterion_name": "", "optimizer_name": "", "lr_scheduler_state": {}, "num_updates": 9}],
+        "extra_state": {"train_iterator": {"epoch": 1}},
+        "task_state": {},
+        "last_optimizer_state": None,
+    }
 
 
 def padded(rows: list[list[int]], left: bool = False, pad: int = 1) -> torch.Tensor:
