@@ -24,8 +24,13 @@ _REMEASURE, _SELDOM = 64, 1024
 after so many; drafts later and later while they don't pay.
 """
 
-_BURST = 4
+_BURST = 3
 """Iterations of such a trial. The first doesn't count: what it works with is in no cache."""
+
+_TRIED = (1, 4)
+"""Lengths of drafts that show what a token costs. No draft is longer than the second while drafts don't pay: in large
+batches it would cost more than it can tell.
+"""
 
 _REFRESH = 16
 """Drafts between two looks at what the drafter's confidence has been worth."""
@@ -62,7 +67,8 @@ class AutoLookahead(UniformLookahead):
             self.drafts += 1
             if self.drafts % _REFRESH == 0:
                 self.calibration.refresh()
-        return self.block_size if self.fixed is None else self.fixed
+            return self.block_size if self.current.drafts_paid else min(_TRIED[1], self.block_size)
+        return self.fixed
 
     def _goes_on(self, at: int, confidence: Array) -> Array:
         # a drafter's numbers may overflow: nan is no confidence
@@ -118,12 +124,13 @@ class _Costs:
 
     def __init__(self, block_size: int, similar: "_Costs | None" = None) -> None:
         """What batches of a ``similar`` size took spares this one most of its trials."""
-        self.trials: list[int | None] = [*[0] * _BURST, *[1] * _BURST, *[block_size] * _BURST, *[None] * _BURST]
+        short, long = (min(length, block_size) for length in _TRIED)
+        self.trials: list[int | None] = [*[0] * _BURST, *[short] * _BURST, *[long] * _BURST, *[None] * _BURST]
         self.last: int | None = -1  # what the iteration before this one was
-        self.cycle = itertools.cycle([0, 1, 0, block_size])
+        self.cycle = itertools.cycle([0, short, 0, long])
         self.since = 0  # iterations since something was tried,
         self.pause = _REMEASURE  # and how many there have to be
-        self.drafts_paid = True
+        self.drafts_paid = False
         # weighted sums over lengths n > 0 and times t
         self.count = self.n = self.squares = self.t = self.products = 0.0
         self.drafted = _Rate()  # with drafts as long as pays,
@@ -132,8 +139,8 @@ class _Costs:
             self.count, self.n, self.squares = similar.count, similar.n, similar.squares
             self.t, self.products = similar.t, similar.products
             self.drafts_paid = similar.drafted.value() >= similar.undrafted.value()
-            # where drafts didn't pay they are tried later, as they would be there
-            self.trials = [0] * _BURST + [None] * (_BURST if self.drafts_paid else 0)
+            if not self.drafts_paid:  # they are tried later, as they would be there
+                self.trials = [0] * _BURST
 
     def choose(self) -> int | None:
         """A fixed length, 0 for no draft, or None for a draft as long as pays."""
