@@ -22,6 +22,7 @@ setup(
     version="0.1.0",
     description="Lossless block-speculative translation (GAD) as a fairseq plugin",
     license="MIT",
+    package_data={"block_plugins": ["config/*.yaml"]},
     python_requires=">=3.11",
     packages=find_packages(include=["block_plugins", "block_plugins.*"]),
     install_requires=[

@@ -4,24 +4,38 @@
 #   DATA=bin SAVE_DIR=checkpoints/drafter VERIFIER=verifier.pt ./train.sh [fairseq-train's flags ...]
 #   ROLE=verifier DATA=bin SAVE_DIR=checkpoints/verifier ./train.sh [fairseq-train's flags ...]
 #
-# The defaults are the published hyper-parameters (WMT14 en-de). An interrupted training goes on from SAVE_DIR/checkpoint_last.pt
-# when the same command is given again.
+# The defaults are the published hyper-parameters. An interrupted training goes on from SAVE_DIR/checkpoint_last.pt when the same
+# command is given again.
+#
+# It takes all GPUs of this machine. On several machines, each of which must see DATA and SAVE_DIR, under torchrun (given on each)
+# or SLURM (a task for each GPU, or one for each machine with all of its GPUs):
+#
+#   DATA=... SAVE_DIR=... torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint HOST:29500 \
+#       --no-python ./train.sh
+#   DATA=... SAVE_DIR=... srun --nodes 2 --ntasks-per-node 8 --gpus-per-node 8 ./train.sh
 #
 # DATA          folder that fairseq-preprocess wrote;  SRC, TGT  its languages (default: what the folder holds)
 # SAVE_DIR      folder for the checkpoints
-# ROLE          drafter (default), ar_drafter or verifier
+# RECIPE        what the defaults below are for: wmt14 (default; WMT14 en-de) and wmt16 (WMT16 en-ro), the published ones, or
+#               low_resource, a pair of languages with 100 to 300 thousand pairs of sentences, 8 thousand joint BPE merges, and a
+#               drafter (ROLE=ar_drafter) that learns from the verifier's own translations
+# ROLE          drafter (default), ar_drafter (default with RECIPE=low_resource) or verifier
 # VERIFIER      checkpoint that a new drafter starts from (default: random weights); ignored when SAVE_DIR has a checkpoint_last.pt
 # INIT_PARTS    what it takes from the verifier: encoder (default) or all
-# LR, WARMUP, MAX_UPDATE, DROPOUT, LABEL_SMOOTHING, WEIGHT_DECAY, CLIP_NORM, SEED
-#               0.0005, 10000, 300000, 0.1, 0.1, 0.01, 5, 1
+# LR, WARMUP, MAX_UPDATE, DROPOUT
+#               0.0005, 10000, 300000, 0.1 (wmt14); 0.001, 4000, 50000, 0.2 (wmt16 and low_resource, whose verifier has DROPOUT 0.3)
+# LABEL_SMOOTHING, WEIGHT_DECAY, CLIP_NORM, SEED   0.1, 0.01, 5, 1
 # LR_SCHEDULER  inverse_sqrt (default), or another one of fairseq's: polynomial_decay falls to 0 at MAX_UPDATE, which serves a
 #               short training best
 # ADAM_BETAS, ADAM_EPS   (0.9, 0.999), 1e-6
-# MAX_TOKENS, UPDATE_FREQ   target tokens of a batch, batches of an update, on each GPU: 4096, 4
+# MAX_TOKENS    target tokens of a batch on each GPU (4096)
+# UPDATE_TOKENS target tokens of an update on all GPUs: 131072 (wmt14), 65536 (wmt16), 16384 (low_resource)
+# UPDATE_FREQ   batches of an update on each GPU (default: what comes closest to UPDATE_TOKENS with the GPUs that there are)
+# GPUS          GPUs of this machine to train on (default: those that are visible); torchrun and SLURM with a task for each know it
 # BLOCK, START_P, MINUS_P, TOTAL_UP   block size 25; glancing share 0.5, falling by 0.2 over TOTAL_UP updates (MAX_UPDATE)
 # ARCH          block_6e6d512 (drafter), transformer_drafter (ar_drafter), transformer (verifier)
-# LAYERS, EMBED_DIM, FFN_DIM, HEADS   of encoder and decoder: 6, 512, 4 * EMBED_DIM, EMBED_DIM / 64; also ENCODER_LAYERS,
-#               DECODER_LAYERS and DECODER_FFN_DIM
+# LAYERS, EMBED_DIM, FFN_DIM, HEADS   of encoder and decoder: 6, 512, 4 * EMBED_DIM, EMBED_DIM / 64 (low_resource: 4, 256, 1024, 8,
+#               and 8, 512, 2048, 8 for the verifier); also ENCODER_LAYERS, DECODER_LAYERS and DECODER_FFN_DIM
 # FREEZE_ENCODER=1   leaves the drafter's encoder and what is shared with it as they are: with VERIFIER, decoding then runs one
 #               encoder for both models
 # BLOCKS_PER_SENTENCE   blocks of each sentence that the drafter sees at once (1); MAX_TOKENS counts the sentence once
@@ -29,7 +43,8 @@
 # SAVE_INTERVAL_UPDATES   validates and saves every so many updates as well (default: after each epoch only)
 # KEEP          newest checkpoints of either kind to keep, best and last aside (10)
 # LOG_INTERVAL, TENSORBOARD   updates between two log lines (100); folder for TensorBoard's files
-# CPU=1         trains on the CPU;  CPU_AUTOCAST=bf16  with matrix products in bfloat16
+# CPU=1         trains on the CPU, in one process unless torchrun or SLURM start more;  CPU_AUTOCAST=bf16  with matrix products in
+#               bfloat16
 # FP16          half precision: 1 (default), or 0; 0 on the CPU
 # PYTHON_BIN    folder with fairseq's commands (default: the active environment, else .venv)
 set -euo pipefail
@@ -43,12 +58,73 @@ need SAVE_DIR "the folder for the checkpoints"
 need_folder "$DATA" "the data folder (DATA)"
 need_fairseq fairseq-train
 
+# recipe LR WARMUP MAX_UPDATE DROPOUT UPDATE_TOKENS: what isn't set yet
+recipe() {
+    LR=${LR:-$1} WARMUP=${WARMUP:-$2} MAX_UPDATE=${MAX_UPDATE:-$3} DROPOUT=${DROPOUT:-$4} UPDATE_TOKENS=${UPDATE_TOKENS:-$5}
+}
+RECIPE=${RECIPE:-wmt14}
+case $RECIPE in
+wmt14) recipe 0.0005 10000 300000 0.1 131072 ;;
+wmt16) recipe 0.001 4000 50000 0.2 65536 ;;
+low_resource)
+    ROLE=${ROLE:-ar_drafter} HEADS=${HEADS:-8}
+    if [ "$ROLE" = verifier ]; then
+        LAYERS=${LAYERS:-8} DROPOUT=${DROPOUT:-0.3}
+    else
+        LAYERS=${LAYERS:-4} EMBED_DIM=${EMBED_DIM:-256}
+    fi
+    recipe 0.001 4000 50000 0.2 16384
+    ;;
+*) fail "RECIPE must be wmt14, wmt16 or low_resource, not $RECIPE" ;;
+esac
 ROLE=${ROLE:-drafter}
-MAX_UPDATE=${MAX_UPDATE:-300000}
-MAX_TOKENS=${MAX_TOKENS:-4096} UPDATE_FREQ=${UPDATE_FREQ:-4}
+MAX_TOKENS=${MAX_TOKENS:-4096}
 LR_SCHEDULER=${LR_SCHEDULER:-inverse_sqrt}
 CPU=${CPU:-0} SEED=${SEED:-1}
 MAX_POSITIONS=${MAX_POSITIONS:-1000}
+for variable in MAX_TOKENS UPDATE_TOKENS UPDATE_FREQ GPUS; do
+    [[ ${!variable:-1} =~ ^[1-9][0-9]*$ ]] || fail "$variable must be a number above 0, not ${!variable}"
+done
+
+# How many processes train together (WORLD), which of them this one is (RANK), and what fairseq is told of it. fairseq itself starts
+# a process for each GPU unless torchrun or SLURM have done so.
+if [ "$CPU" = 1 ]; then
+    GPUS=1
+else
+    GPUS=${GPUS:-$(python -c 'import torch; print(max(1, torch.cuda.device_count()))')}
+fi
+RANK=${RANK:-0} INIT=tcp://localhost:$((10000 + RANDOM % 50000)) PROCESS=()
+if [ -n "${TORCHELASTIC_RUN_ID:-}" ]; then # torchrun
+    WORLD=$WORLD_SIZE INIT=env:// PROCESS=(--distributed-no-spawn --device-id "$LOCAL_RANK")
+elif [ "${SLURM_STEP_NUM_TASKS:-1}" -gt 1 ]; then # srun, with more than one task
+    RANK=$SLURM_PROCID WORLD=$SLURM_STEP_NUM_TASKS
+    HOST=${MASTER_ADDR:-$(scontrol show hostnames "$SLURM_STEP_NODELIST" | sed -n 1p)}
+    INIT=tcp://$HOST:${MASTER_PORT:-$((10000 + SLURM_JOB_ID % 50000))}
+    if [ "$WORLD" = "$SLURM_STEP_NUM_NODES" ] && [ "$GPUS" -gt 1 ]; then
+        RANK=$((RANK * GPUS)) WORLD=$((WORLD * GPUS))
+    else
+        PROCESS=(--distributed-no-spawn --device-id "$((SLURM_LOCALID % GPUS))")
+    fi
+else
+    RANK=0 WORLD=$GPUS
+fi
+DISTRIBUTED=(--distributed-world-size "$WORLD")
+if [ "$WORLD" -gt 1 ]; then
+    DISTRIBUTED+=(--distributed-rank "$RANK" --distributed-init-method "$INIT" "${PROCESS[@]}")
+    # what fairseq takes unless told otherwise is for GPUs
+    [ "$CPU" != 1 ] || DISTRIBUTED+=(--distributed-backend gloo --ddp-backend legacy_ddp)
+fi
+# What one process does for all, and says for all.
+first() {
+    [ "$RANK" = 0 ]
+}
+say() {
+    ! first || echo "train.sh: $*"
+}
+
+AT_ONCE=$((MAX_TOKENS * WORLD)) # target tokens
+UPDATE_FREQ=${UPDATE_FREQ:-$(((UPDATE_TOKENS + AT_ONCE / 2) / AT_ONCE))}
+[ "$UPDATE_FREQ" != 0 ] || UPDATE_FREQ=1
 
 LAYERS=${LAYERS:-6} EMBED_DIM=${EMBED_DIM:-512}
 ENCODER_LAYERS=${ENCODER_LAYERS:-$LAYERS} DECODER_LAYERS=${DECODER_LAYERS:-$LAYERS}
@@ -63,9 +139,9 @@ NETWORK=(--encoder-layers "$ENCODER_LAYERS" --decoder-layers "$DECODER_LAYERS"
     --encoder-learned-pos --decoder-learned-pos --activation-fn gelu --share-all-embeddings)
 
 FLAGS=(--task translation_lev_modified
-    --label-smoothing "${LABEL_SMOOTHING:-0.1}" --dropout "${DROPOUT:-0.1}" --weight-decay "${WEIGHT_DECAY:-0.01}"
+    --label-smoothing "${LABEL_SMOOTHING:-0.1}" --dropout "$DROPOUT" --weight-decay "${WEIGHT_DECAY:-0.01}"
     --optimizer adam --adam-betas "${ADAM_BETAS:-(0.9, 0.999)}" --adam-eps "${ADAM_EPS:-1e-6}" --clip-norm "${CLIP_NORM:-5}"
-    --lr "${LR:-0.0005}" --lr-scheduler "$LR_SCHEDULER" --warmup-updates "${WARMUP:-10000}"
+    --lr "$LR" --lr-scheduler "$LR_SCHEDULER" --warmup-updates "$WARMUP"
     --max-update "$MAX_UPDATE" --max-tokens "$MAX_TOKENS" --update-freq "$UPDATE_FREQ"
     --seed "$SEED" --keep-last-epochs "${KEEP:-10}" --log-format simple --log-interval "${LOG_INTERVAL:-100}")
 
@@ -120,7 +196,7 @@ is_whole() {
 }
 mkdir -p "$SAVE_DIR" || fail "the folder for the checkpoints (SAVE_DIR) $SAVE_DIR can't be made"
 LAST=$SAVE_DIR/checkpoint_last.pt
-if [ -e "$LAST" ] && ! is_whole "$LAST"; then
+if first && [ -e "$LAST" ] && ! is_whole "$LAST"; then
     NEWEST=
     while IFS= read -r candidate; do
         if [ "$candidate" != "$LAST" ] && is_whole "$candidate"; then
@@ -129,24 +205,31 @@ if [ -e "$LAST" ] && ! is_whole "$LAST"; then
         fi
     done < <(ls -t "$SAVE_DIR"/checkpoint*.pt)
     [ -n "$NEWEST" ] || fail "$LAST is broken and there is no other checkpoint to go on from: delete it to start again"
-    echo "train.sh: $LAST is broken (interrupted while it was written); going on from $NEWEST"
+    say "$LAST is broken (interrupted while it was written); going on from $NEWEST"
     cp "$NEWEST" "$LAST.tmp"
     mv "$LAST.tmp" "$LAST"
 fi
 
 if [ -e "$LAST" ]; then
-    echo "train.sh: going on from $LAST"
+    say "going on from $LAST"
 elif [ -n "${VERIFIER:-}" ]; then
     [ "$ROLE" != verifier ] || fail "VERIFIER is what a drafter starts from; leave it out with ROLE=$ROLE"
     need_file "$VERIFIER" "the verifier (VERIFIER)"
-    python "$ROOT/scripts/init_drafter.py" "$VERIFIER" "$SAVE_DIR/initial.pt" \
-        --arch "$INIT_ARCH" --parts "${INIT_PARTS:-encoder}" --seed "$SEED" "${NETWORK[@]}" > "$SAVE_DIR/initial.txt"
-    SUMMARY=$(head -n 1 "$SAVE_DIR/initial.txt")
-    echo "train.sh: $SUMMARY; all of it in $SAVE_DIR/initial.txt"
-    [[ $SUMMARY != "0 of "* ]] || fail "no weight of $VERIFIER fits this drafter: set EMBED_DIM, FFN_DIM and LAYERS as for the verifier"
+    if first; then
+        python "$ROOT/scripts/init_drafter.py" "$VERIFIER" "$SAVE_DIR/initial.pt" \
+            --arch "$INIT_ARCH" --parts "${INIT_PARTS:-encoder}" --seed "$SEED" "${NETWORK[@]}" > "$SAVE_DIR/initial.txt"
+        SUMMARY=$(head -n 1 "$SAVE_DIR/initial.txt")
+        say "$SUMMARY; all of it in $SAVE_DIR/initial.txt"
+        [[ $SUMMARY != "0 of "* ]] ||
+            fail "no weight of $VERIFIER fits this drafter: set EMBED_DIM, FFN_DIM and LAYERS as for the verifier"
+    fi
     FLAGS+=(--restore-file "$SAVE_DIR/initial.pt"
         --reset-optimizer --reset-meters --reset-lr-scheduler --reset-dataloader)
 fi
 
-echo "train.sh: $ROLE, $((MAX_TOKENS * UPDATE_FREQ)) tokens an update at most on each device"
-exec fairseq-train "$DATA" --user-dir "$ROOT/block_plugins" --save-dir "$SAVE_DIR" "${NETWORK[@]}" "${FLAGS[@]}" "$@"
+DEVICES=GPUs
+[ "$CPU" != 1 ] || DEVICES=processes
+say "$ROLE: $((AT_ONCE * UPDATE_FREQ)) target tokens an update at most ($DEVICES: $WORLD, batches on each: $UPDATE_FREQ, tokens of a" \
+    "batch: $MAX_TOKENS); wanted: $UPDATE_TOKENS"
+exec fairseq-train "$DATA" --user-dir "$ROOT/block_plugins" --save-dir "$SAVE_DIR" "${NETWORK[@]}" "${FLAGS[@]}" \
+    "${DISTRIBUTED[@]}" "$@"

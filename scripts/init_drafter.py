@@ -26,13 +26,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import torch
 from fairseq import checkpoint_utils
 from fairseq.data import Dictionary
+from fairseq.models.transformer.transformer_legacy import base_architecture
 from fairseq.modules import SinusoidalPositionalEmbedding
 from torch import Tensor
 
 from block_plugins import checkpoints
 from block_plugins.errors import UserError
 from block_plugins.models.block_nat import BlockNATConfig, BlockNATModel
-from block_plugins.models.transformer_drafter import TransformerDrafterModel, transformer_drafter
+from block_plugins.models.transformer_drafter import TransformerDrafterModel
 
 TAKEN_OPTIONS = [
     "encoder_embed_dim",
@@ -113,7 +114,7 @@ def drafter_options(state: dict[str, Any], given: argparse.Namespace, arch: str)
     for name, value in vars(given).items():
         setattr(options, name, value)
     if arch != "block":
-        transformer_drafter(options)
+        base_architecture(options)
     return options
 
 

@@ -30,6 +30,17 @@ def shared_dir() -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for PYTHON_BIN whose fairseq-train prints its arguments, one a line; in it an empty data folder, bin."""
+    folder = tmp_path_factory.mktemp("stand-in")
+    program = folder / "fairseq-train"
+    program.write_text("#!/bin/sh\nprintf '%s\\n' \"$@\"\n", encoding="utf-8")
+    program.chmod(0o755)
+    (folder / "bin").mkdir()
+    return folder
+
+
 @pytest.fixture(autouse=True)
 def _one_thread_and_a_fixed_seed() -> None:
     torch.set_num_threads(1)

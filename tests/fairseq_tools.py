@@ -1,9 +1,10 @@
-"""fairseq's command line tools as a user calls them."""
+"""fairseq's command line tools, and the shell scripts, as a user calls them."""
 
 import contextlib
 import importlib
 import io
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,23 @@ import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PLUGIN = ["--user-dir", str(REPOSITORY / "block_plugins"), "--task", "translation_lev_modified"]
+OWN_VARIABLES = re.compile(
+    r"DATA|SAVE_DIR|ROLE|VERIFIER|DRAFTER|INPUT|OUTPUT|STRATEGY|BETA|TAU|BLOCK|BATCH|BEAM|MAX_.*|STATS|LOG|CPU.*|FP16|"
+    r"SRC|TGT|GEN|OUT|SYS|REF|LR|WARMUP|DROPOUT|SEED|LAYERS|EMBED_DIM|HEADS|FFN_DIM|DEMO_.*|BPE_SYMBOLS|UPDATE_FREQ|"
+    r"FREEZE_ENCODER|BLOCKS_PER_SENTENCE|DECODER_FFN_DIM|SHARDS?|FILTER|LOOKAHEAD|DRAFTER_DTYPE|BF16|CUDA_GRAPHS|RECIPE|"
+    r"GPUS|UPDATE_TOKENS|WORLD_SIZE|(LOCAL_)?RANK|MASTER_.*|TORCHELASTIC_.*|SLURM_.*"
+)
+
+
+def script_environment(**variables: str) -> dict[str, str]:
+    """This process's environment without variables that the scripts read, and with `variables`."""
+    inherited = {name: value for name, value in os.environ.items() if not OWN_VARIABLES.fullmatch(name)}
+    return {
+        **inherited,
+        "OMP_NUM_THREADS": "1",
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        **variables,
+    }
 
 
 def run(tool: str, *arguments: object, cwd: Path, stdin: str = "") -> subprocess.CompletedProcess[str]:

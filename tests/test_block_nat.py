@@ -1,8 +1,6 @@
 """The block drafter's network: parity with the published code, and a slow re-implementation from the definition."""
 
 import json
-import subprocess
-import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
@@ -251,24 +249,6 @@ def test_flags_win_over_the_architecture_and_other_sizes_follow(architecture: st
     assert "embed_positions.weight" in dict(model.encoder.named_parameters())
     assert model.encoder.embed_tokens is model.decoder.embed_tokens
     assert model.decoder.output_projection.weight is model.decoder.embed_tokens.weight
-
-
-def test_hydra_knows_the_same_options() -> None:
-    program = (
-        "import logging; logging.disable();"
-        "import block_plugins;"
-        "from fairseq.dataclass.initialize import add_defaults, hydra_init; hydra_init();"
-        "from hydra import compose, initialize;"
-        "initialize(config_path=None, version_base=None).__enter__();"
-        "cfg = compose('config', overrides=['+model=block', 'model.encoder_layers=3', 'model.src_embedding_copy=true',"
-        "'+task=translation_lev_modified', 'task.noise=block_mask', 'task.data=somewhere']);"
-        "add_defaults(cfg);"
-        "print(cfg.model.encoder_layers, cfg.model.decoder_layers, cfg.model.activation_fn,"
-        "cfg.model.encoder_learned_pos, cfg.model.src_embedding_copy, cfg.task.noise, cfg.task.block_size)"
-    )
-    root = Path(__file__).resolve().parents[1]
-    result = subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, text=True)
-    assert result.stdout.split() == ["3", "6", "gelu", "True", "True", "block_mask", "25"], result.stderr
 
 
 def test_checkpoints_rebuild_from_a_namespace_and_from_a_configuration(tmp_path: Path) -> None:

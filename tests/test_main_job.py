@@ -230,27 +230,6 @@ def test_too_long_lines_are_skipped_where_asked_for(job: Job, tmp_path: Path) ->
     assert sorted(column(output, "H")) == [0, 2]
 
 
-def test_a_drafter_configured_by_hydra(job: Job, tmp_path: Path) -> None:
-    config = {
-        "common": {"user_dir": PLUGIN[1], "cpu": True},
-        "task": {"_name": PLUGIN[3], "data": str(job.data), "source_lang": "en", "target_lang": "de",
-                 "noise": "block_mask", "block_size": 4},
-        "model": {"_name": "block", "encoder_layers": 1, "decoder_layers": 1, "encoder_embed_dim": 16,
-                  "encoder_attention_heads": 2, "share_all_embeddings": True, "src_embedding_copy": True},
-        "criterion": {"_name": "glat_loss", "label_smoothing": 0.1},
-        "optimizer": {"_name": "adam", "adam_betas": "(0.9,0.98)"},
-        "lr_scheduler": {"_name": "fixed"},
-        "optimization": {"max_update": 2, "lr": [0.001]},
-        "dataset": {"max_tokens": 200},
-        "checkpoint": {"save_dir": str(tmp_path), "no_epoch_checkpoints": True},
-    }  # fmt: skip
-    (tmp_path / "drafter.yaml").write_text("# @package _group_\n" + json.dumps(config), encoding="utf-8")
-    succeed("hydra-train", "--config-dir", tmp_path, "--config-name", "drafter", cwd=tmp_path)
-    drafter = tmp_path / "checkpoint_last.pt"
-    output = here("generate", *job.gad("--path", drafter, "--block-size", 4), cwd=tmp_path)
-    assert [fields[1] for _, fields in sorted(column(output, "H").items())] == TARGET.splitlines()
-
-
 @pytest.mark.parametrize("strategy", ["gad", "fairseq"])
 def test_bfloat16_is_honoured(job: Job, tmp_path: Path, strategy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     built = generation.build_generator

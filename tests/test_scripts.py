@@ -17,36 +17,20 @@ import pytest
 import sacrebleu
 import torch
 from fairseq.checkpoint_utils import load_checkpoint_to_cpu
+from fairseq_tools import script_environment
 
 import block_plugins.checkpoints  # noqa: F401 - lets torch.load read the classes in fairseq's checkpoints
 
 ROOT = Path(__file__).resolve().parents[1]
-BIN = Path(sys.executable).parent
-OWN_VARIABLES = re.compile(
-    r"DATA|SAVE_DIR|ROLE|VERIFIER|DRAFTER|INPUT|OUTPUT|STRATEGY|BETA|TAU|BLOCK|BATCH|BEAM|MAX_.*|STATS|LOG|CPU.*|FP16|"
-    r"SRC|TGT|GEN|OUT|SYS|REF|LR|WARMUP|DROPOUT|SEED|LAYERS|EMBED_DIM|HEADS|FFN_DIM|DEMO_.*|BPE_SYMBOLS|UPDATE_FREQ|"
-    r"FREEZE_ENCODER|BLOCKS_PER_SENTENCE|DECODER_FFN_DIM|SHARDS?|FILTER|LOOKAHEAD|DRAFTER_DTYPE|BF16|CUDA_GRAPHS"
-)
 TINY = {"LAYERS": "1", "EMBED_DIM": "32", "HEADS": "2", "MAX_POSITIONS": "64", "MAX_TOKENS": "600", "UPDATE_FREQ": "1"}
 UPDATES = 4
-
-
-def environment(**variables: str) -> dict[str, str]:
-    """This process's environment without variables that the scripts read, and with `variables`."""
-    inherited = {name: value for name, value in os.environ.items() if not OWN_VARIABLES.fullmatch(name)}
-    return {
-        **inherited,
-        "OMP_NUM_THREADS": "1",
-        "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
-        **variables,
-    }
 
 
 def run(script: str, *arguments: str | Path, cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [ROOT / script, *map(str, arguments)],
         cwd=cwd,
-        env=environment(**variables),
+        env=script_environment(**variables),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -196,20 +180,9 @@ def test_source_lines_are_fairseqs_lines(tmp_path: Path) -> None:
 # ------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder for PYTHON_BIN whose fairseq-train prints its arguments, one a line."""
-    folder = tmp_path_factory.mktemp("stand-in")
-    program = folder / "fairseq-train"
-    program.write_text("#!/bin/sh\nprintf '%s\\n' \"$@\"\n", encoding="utf-8")
-    program.chmod(0o755)
-    (folder / "bin").mkdir()
-    return folder
-
-
 def flags(stand_in: Path, cwd: Path, *arguments: str, **variables: str) -> dict[str, str]:
     """fairseq-train's options as train.sh gives them; those without a value are ''."""
-    variables = {"DATA": str(stand_in / "bin"), "SAVE_DIR": "save", **variables}
+    variables = {"DATA": str(stand_in / "bin"), "SAVE_DIR": "save", "GPUS": "8", **variables}
     printed = succeed("train.sh", *arguments, cwd=cwd, PYTHON_BIN=str(stand_in), **variables).stdout.splitlines()
     given = {}
     for word, following in zip(printed, [*printed[1:], "--"], strict=True):
@@ -511,7 +484,7 @@ def test_interrupted_training_goes_on(demo_run: tuple[Path, str], tmp_path: Path
     with open(tmp_path / "log", "w", encoding="utf-8") as log:
         training = subprocess.Popen(
             [ROOT / "train.sh", *options],
-            cwd=tmp_path, env=environment(**variables, MAX_UPDATE="100000"), stdin=subprocess.DEVNULL,
+            cwd=tmp_path, env=script_environment(**variables, MAX_UPDATE="100000"), stdin=subprocess.DEVNULL,
             stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a test runner may ignore it
         )  # fmt: skip

@@ -10,6 +10,7 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.logging import metrics
 from torch import Tensor
 
+from block_plugins.distributed import unwrapped
 from block_plugins.errors import UserError
 from block_plugins.models.block_nat import BlockNATModel
 from block_plugins.smoothed_cross_entropy import smoothed_cross_entropy
@@ -45,7 +46,7 @@ class GlatLoss(FairseqCriterion):
                 where nothing is predicted) and in ``context_p`` the strength of glancing; without ``context_p`` there
                 is none.
         """
-        if not isinstance(getattr(model, "module", model), BlockNATModel):
+        if not isinstance(unwrapped(model), BlockNATModel):
             raise UserError("--criterion glat_loss trains a block drafter: give --arch block (or block_6e6d512)")
         context_p = sample.get("context_p")
         output = model(**sample["net_input"], target=sample["target"], context_p=context_p)

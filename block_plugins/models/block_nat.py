@@ -7,11 +7,10 @@ their checkpoints load.
 """
 
 from argparse import Namespace
-from dataclasses import dataclass, field, fields, make_dataclass
-from typing import Any, NamedTuple, Optional
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple
 
 import torch
-from fairseq.dataclass import FairseqDataclass
 from fairseq.models import register_model, register_model_architecture
 from fairseq.models.transformer import (
     TransformerConfig,
@@ -27,6 +26,7 @@ from torch.nn import functional
 from block_plugins.errors import UserError
 from block_plugins.glancing import glance
 from block_plugins.models.freezable_encoder import FreezableEncoder, freeze_option
+from block_plugins.models.transformer_options import transformer_options
 
 HEAD_WIDTH = 64
 """Width of an attention head where ``--encoder-attention-heads`` or ``--decoder-attention-heads`` is not given."""
@@ -45,34 +45,7 @@ _DERIVED_DEFAULTS = {
     "decoder_input_dim": "the decoder's embedding dimension",
     "decoder_output_dim": "the decoder's embedding dimension",
 }
-
-
-def _flat_fields(config: type, prefix: str = "") -> list[tuple[str, Any, Any]]:
-    """The fields of fairseq's nested Transformer configuration under their flat names (``encoder.layers`` ->
-    ``encoder_layers``).
-
-    fairseq's command line keeps options in one flat namespace and does not fill nested dataclasses from it.
-    """
-    flat: list[tuple[str, Any, Any]] = []
-    for item in fields(config):
-        name = prefix + item.name
-        if item.name == "_name":
-            continue
-        if isinstance(item.type, type) and issubclass(item.type, FairseqDataclass):
-            flat += _flat_fields(item.type, name + "_")
-        elif name in _DERIVED_DEFAULTS:
-            text = f"{item.metadata.get('help', name.replace('_', ' '))} (default: {_DERIVED_DEFAULTS[name]})"
-            kind = Optional[int]  # noqa: UP045 - fairseq doesn't read "int | None"
-            flat.append((name, kind, field(default=None, metadata={**item.metadata, "help": text})))
-        else:
-            default = _DEFAULTS.get(name, item.default)
-            flat.append((name, item.type, field(default=default, metadata=item.metadata)))
-    return flat
-
-
-_TransformerOptions: Any = make_dataclass(
-    "TransformerOptions", _flat_fields(TransformerConfig), bases=(FairseqDataclass,)
-)
+_TransformerOptions: Any = transformer_options("TransformerOptions", _DEFAULTS, _DERIVED_DEFAULTS)
 
 
 @dataclass
@@ -90,8 +63,11 @@ class BlockNATConfig(_TransformerOptions):
 
 def _complete(options: Any) -> Namespace:
     """`options` (a namespace, a configuration node or a ``BlockNATConfig``) with all that was left open filled in."""
-    known = {item.name: item.default for item in fields(BlockNATConfig)}
-    found = Namespace(**{name: getattr(options, name, default) for name, default in known.items()})
+    found = Namespace(**{item.name: item.default for item in fields(BlockNATConfig)})
+    for name in vars(found):
+        value = getattr(options, name, None)
+        if value is not None:  # what a configuration node lacks is None in some versions of omegaconf
+            setattr(found, name, value)
     if found.decoder_embed_dim is None:
         found.decoder_embed_dim = found.encoder_embed_dim
     if found.encoder_ffn_embed_dim is None:

@@ -21,6 +21,7 @@ from omegaconf import OmegaConf
 
 from block_plugins import autocast, checkpoints, dictionaries, generation, noise
 from block_plugins.criterions.fused_label_smoothing import LabelSmoothedCrossEntropyCriterion
+from block_plugins.distributed import batch_seed, unwrapped
 from block_plugins.errors import UserError
 from block_plugins.models.block_nat import BlockNATModel
 
@@ -136,15 +137,13 @@ class TranslationLevModifiedConfig(TranslationConfig):
     )
 
 
-def _unwrapped(model: Any) -> Any:
-    """The model itself, out of fairseq's wrapper for distributed training."""
-    return getattr(model, "module", model)
-
-
 def _checked_data_directories(data: str | None) -> list[str]:
     """The directories of fairseq's positional argument; raises ``UserError`` if one isn't there."""
     if not data:
-        raise UserError("no data directory: give the directory that fairseq-preprocess wrote as first argument")
+        raise UserError(
+            "no data directory: give the directory that fairseq-preprocess wrote as first argument "
+            "(fairseq-hydra-train: task.data=DIRECTORY)"
+        )
     paths = utils.split_paths(data)
     for path in paths:
         if not Path(path).is_dir():
@@ -179,6 +178,7 @@ class TranslationLevModifiedTask(TranslationTask):
         self.generates = False
         self.bf16 = False
         self.loading = "the model"  # option and file of the checkpoint that is loaded next, for messages
+        self.seed = 1
         self.verifier_positions = (float("inf"), float("inf"))
         self.lines_read = 0  # of all earlier buffers of fairseq-interactive
         self.first_line = 0
@@ -217,6 +217,8 @@ class TranslationLevModifiedTask(TranslationTask):
     def _check_everything(self, everything: Any) -> None:
         """Raises ``UserError`` for options and checkpoints that don't fit together, as far as the task can see them."""
         common = everything.get("common")
+        if common is not None:
+            self.seed = common.seed
         on_cpu = common is not None and (common.cpu or not torch.cuda.is_available())
         if on_cpu and common.fp16:
             raise UserError("--fp16 needs a GPU: leave it out on the CPU (to train faster there: --cpu-autocast bf16)")
@@ -379,7 +381,11 @@ class TranslationLevModifiedTask(TranslationTask):
         update_num: int,
         ignore_grad: bool = False,
     ) -> tuple[torch.Tensor, Any, dict[str, Any]]:
-        """fairseq's training step on a corrupted batch, under CPU autocast if asked for."""
+        """fairseq's training step on a corrupted batch, under CPU autocast if asked for.
+
+        Noise, glancing and dropout are drawn from the batch's own seed.
+        """
+        utils.set_torch_seed(batch_seed(self.seed, update_num, int(sample["id"][0])))
         scored = self._on_corrupted_batches(criterion, None, self.context_p(update_num))
         return super().train_step(sample, model, scored, optimizer, update_num, ignore_grad)
 
@@ -398,7 +404,7 @@ class TranslationLevModifiedTask(TranslationTask):
         """`criterion` as a function of model and clean batch; the backward pass is outside of it, without autocast."""
 
         def scored(model: Any, sample: dict[str, Any]) -> Any:
-            network = _unwrapped(model)
+            network = unwrapped(model)
             is_drafter = isinstance(network, BlockNATModel)
             if self.cfg.noise != "no_noise" and not is_drafter:
                 raise UserError(
