@@ -10,12 +10,21 @@ import fairseq
 import torch
 
 
-def processor() -> str:
-    """The processor's name, where Linux tells it."""
+def _told_by_linux(name: str) -> str:
+    """What /proc/cpuinfo has under this name; '' where there is nothing."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or "unknown processor"
+    return next((line.split(":")[1].strip() for line in lines if line.startswith(name)), "")
+
+
+def processor() -> str:
+    """The processor's name, where Linux tells it."""
+    return _told_by_linux("model name") or platform.processor() or "unknown processor"
+
+
+def bf16_instructions() -> list[str]:
+    """The processor's instructions for bfloat16, as far as Linux tells them."""
+    return [flag for flag in ("avx512_bf16", "amx_bf16") if flag in _told_by_linux("flags").split()]
 
 
 def circumstances() -> str:

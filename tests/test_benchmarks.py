@@ -183,7 +183,7 @@ def test_time_against_length(
     ]
     assert list(content["exponents"]) == names
     for row in content["rows"]:
-        assert len(row["pass_seconds"]) == 2 and row["seconds"] > 0
+        assert len(row["pass_seconds"]) == 1 and row["seconds"] > 0
         assert row["relative"] == 1 or row["tokens"] != 6
     assert "time grows with length to the power of" in output.read_text(encoding="utf-8")
     assert has_plot(output, capsys)
@@ -247,3 +247,84 @@ def test_drafters_sizes_lookaheads_and_temperatures(
     assert own["alpha"] == 1.0 and own["leviathan"] == pytest.approx(own["linear"])
     assert all(row["leviathan"] is None for row in rows if row["lookahead"] != "constant")
     assert "| AR drafter verifier.pt | 1 | 3 | heuristic |" in output.read_text(encoding="utf-8")
+
+
+TRAINING = """
+import json, os, sys, time
+with open(os.environ["CALLS"], "a") as calls:
+    calls.write(json.dumps(sys.argv[1:]) + "\\n")
+print("loading")
+for update in range(1, int(sys.argv[sys.argv.index("--max-update") + 1]) + 1):
+    time.sleep(0.05)
+    print("x | INFO | train_inner | " + json.dumps({"wpb": "100", "num_updates": str(update)}))
+print("the end", file=sys.stderr)
+sys.exit(int(os.environ.get("STATUS", "0")))
+"""
+"""Stands for a fairseq-train that takes a twentieth of a second for an update of 100 tokens."""
+
+
+def test_speed_of_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = benchmark("training_speed", monkeypatch)
+    checkout = tmp_path / "theirs"
+    (checkout / "specdec_plugins").mkdir(parents=True)
+    for script in (checkout / "train.py", tmp_path / "own.py"):
+        script.write_text(TRAINING, encoding="utf-8")
+    monkeypatch.setattr(module, "OWN_TRAINING", [sys.executable, str(tmp_path / "own.py"), "--user-dir", "ours"])
+    monkeypatch.setenv("CALLS", str(tmp_path / "calls"))
+    output = tmp_path / "speed.md"
+    words = [
+        "--data", write_data(tmp_path / "bin"), "--layers", 1, "--width", 16, "--block-size", 3, "--max-tokens", 40,
+        "--steps", 2, "--passes", 1, "--bf16", "--bf16-updates", 3, "--authors", checkout, "--output", output,
+    ]  # fmt: skip
+    call(module, words, monkeypatch)
+
+    content = json.loads(output.with_suffix(".json").read_text(encoding="utf-8"))
+    rows = {row["training"]: row for row in content["ways"]}
+    two = "drafter, two passes"
+    assert list(rows) == ["verifier", "drafter, one pass", two, f"{two}, 4 blocks a sentence", f"{two}, frozen encoder"]
+    tokens = {row["tokens_per_second"] * row["seconds_per_step"] * 2 for row in rows.values()}
+    assert max(tokens) == pytest.approx(min(tokens)) and round(max(tokens)) <= 80  # the same two batches
+    assert rows["drafter, one pass"]["relative_to_one_pass"] == rows["verifier"]["relative_to_verifier"] == 1
+    assert all(len(row["pass_seconds"]) == 1 for row in rows.values())
+
+    theirs, ours = content["authors"]
+    for row in (theirs, ours):  # two updates of 100 tokens, a twentieth of a second each, behind the warm-up
+        assert 200 < row["tokens_per_second"] <= 2000 * 1.05 and row["tokens"] == 200
+    calls = [json.loads(line) for line in (tmp_path / "calls").read_text(encoding="utf-8").splitlines()]
+    assert [words[:2] for words in calls] == [["--user-dir", "specdec_plugins"], ["--user-dir", "ours"]]
+    flags = [[word for word in words[2:] if "tmp" not in word] for words in calls]
+    assert flags[0] == flags[1] and {"block", "glat_loss", "block_mask"} <= set(flags[0])
+
+    for row in content["bf16"]:
+        assert abs(row["relative_difference"]) < 0.01 and row["validation_loss_bf16"] != row["validation_loss_float32"]
+    text = output.read_text(encoding="utf-8")
+    assert "(target: at most 1.75, " in text and "(target: at most 0.01, met)" in text and "bf16 instructions" in text
+    assert f"| {two} |" in text and "against the authors' training: target: at least 1.15, " in text
+
+    monkeypatch.setenv("STATUS", "3")
+    with pytest.raises(UserError, match=r"failed \(exit status 3\): the end"):
+        module.process_speed([sys.executable, str(checkout / "train.py"), "--max-update", "1"], tmp_path, 0)
+    monkeypatch.setenv("STATUS", "0")
+    with pytest.raises(UserError, match="logged 2 updates, which is no more than the warm-up"):
+        module.process_speed([sys.executable, str(checkout / "train.py"), "--max-update", "2"], tmp_path, 2)
+    (checkout / "train.py").unlink()
+    with pytest.raises(UserError, match=r"there is no train\.py"):
+        call(module, words, monkeypatch)
+
+
+def test_random_data_and_too_little_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = benchmark("training_speed", monkeypatch)
+    folder = module.write_random_corpus(str(tmp_path), 50, 400)
+    task = make_task(Path(folder))
+    task.load_dataset("train")
+    lengths = [len(task.datasets["train"][number]["target"]) - 1 for number in range(400)]
+    assert 18 < sorted(lengths)[200] < 27 and 1 <= min(lengths) < 10 and 60 < max(lengths) <= 150
+    assert max(int(task.datasets["train"][number]["source"].max()) for number in range(400)) == 49
+    with pytest.raises(UserError, match="50 batches were asked for"):
+        call(module, ["--data", folder, "--layers", 1, "--width", 16, "--steps", 50], monkeypatch)
+
+
+def test_bf16_instructions_are_those_that_linux_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    report = benchmark("report", monkeypatch)
+    monkeypatch.setattr(report, "_told_by_linux", {"flags": "avx2 avx512_bf16 sse"}.get)
+    assert report.bf16_instructions() == ["avx512_bf16"]

@@ -3,6 +3,7 @@
 import logging
 import re
 from argparse import Namespace
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,12 +14,15 @@ import torch
 from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
 from fairseq.modules import FairseqDropout
 from fairseq_tools import PLUGIN, here, run
-from tiny_training import TINY, batch, dictionary, drafter, make_task, verifier, write_data, write_split
+from tiny_training import TINY, batch, dictionary, drafter, make_task, padded, verifier, write_data, write_split
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from block_plugins import dictionaries
 from block_plugins.autocast import FrugalDropout
 from block_plugins.criterions.glat_loss import GlatLoss
 from block_plugins.errors import UserError
+from block_plugins.glancing import choose_revealed
+from block_plugins.noise import full_mask, random_mask
 
 PAD, EOS, UNK = 1, 2, 3
 SOURCES = [[10, 11, 12], [13], [14, 15, 16, 17, 18]]
@@ -73,8 +77,8 @@ def test_masks_never_reach_beyond_the_decoders_positions() -> None:
     seen: list[torch.Tensor] = []
     extract = model.decoder.extract_features
     model.decoder.extract_features = lambda tokens, *rest: (seen.append(tokens), extract(tokens, *rest))[1]
-    for _ in range(10):
-        task.train_step(sample, model, GlatLoss(task, 0.1), optimizer(), update_num=0)
+    for update in range(10):
+        task.train_step(sample, model, GlatLoss(task, 0.1), optimizer(), update_num=update)
     assert max(tokens.size(1) for tokens in seen) == 33
 
 
@@ -138,6 +142,65 @@ def test_without_noise_a_verifier_trains_as_in_fairseqs_own_task() -> None:
         assert size == log["ntokens"] == 11
     for ours, theirs in zip(*results, strict=True):
         assert torch.allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+class Operations(TorchDispatchMode):
+    """Counts torch's operations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.counts[str(func)] += 1
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    ("noise", "blocks"), [("block_mask", 1), ("block_mask", 3), ("random_mask", 1), ("random_delete", 1)]
+)
+def test_a_step_has_as_many_operations_for_many_sentences_as_for_few(noise: str, blocks: int) -> None:
+    """So there is no loop over rows, and no row whose numbers the host waits for."""
+    task = make_task(noise=noise, block_size=3, blocks_per_sentence=blocks)
+    model, criterion = drafter(task, decoder_layers=1), GlatLoss(task, 0.1)
+    found = []
+    for times in (1, 20):
+        model.zero_grad()
+        with Operations() as operations:
+            task.train_step(batch(SOURCES * times, TARGETS * times), model, criterion, optimizer(), update_num=0)
+        found.append(operations.counts)
+    few, many = found
+    # numbers that the host reads, and masks as indices, whose size it must know
+    for name in ("aten._local_scalar_dense.default", "aten.index.Tensor", "aten.index_put_.default"):
+        assert few[name] == many[name] <= 16
+    assert sum(few.values()) > 300
+    assert abs(sum(few.values()) - sum(many.values())) < 20  # torch pads some masks to a multiple of their size
+
+
+def test_noise_and_glancing_stay_on_the_device_of_their_input() -> None:
+    """Seen on a device that knows shapes only: a tensor of the CPU among them would be refused."""
+    target = padded([[*row, EOS] for row in TARGETS]).to("meta")
+    for result in (full_mask(target, pad=PAD, unk=UNK), random_mask(target, pad=PAD, unk=UNK)):
+        assert {part.device.type for part in result if part is not None} == {"meta"}
+    masked = torch.ones(3, 5, dtype=torch.bool, device="meta")
+    revealed = choose_revealed(~masked, masked, 0.5, torch.rand(3, 5, device="meta"))
+    assert (revealed.device.type, revealed.shape) == ("meta", (3, 5))
+
+
+def test_what_is_drawn_for_a_batch_depends_on_seed_update_and_sentences_only() -> None:
+    task = make_task(noise="block_mask", block_size=2)
+    model, sample = drafter(task, dropout=0.3).train(), batch(SOURCES * 3, TARGETS * 3)
+
+    def loss(update: int, first: int, before: int) -> float:
+        torch.manual_seed(before)  # as other batches of the update leave it
+        renumbered = {**sample, "id": sample["id"] + first}
+        return float(task.train_step(renumbered, model, GlatLoss(task, 0.1), optimizer(), update_num=update)[0])
+
+    assert loss(4, 7, before=1) == loss(4, 7, before=2)
+    task.seed += 1
+    other = loss(4, 7, before=1)
+    task.seed -= 1
+    assert len({loss(4, 7, before=1), loss(5, 7, before=1), loss(4, 8, before=1), other}) == 4
 
 
 # ---- validation
