@@ -304,7 +304,7 @@ def markdown(results: dict[str, list[dict[str, Any]]], arguments: argparse.Names
                 f"{row['relative_to_authors']:.2f} |"
             )
         ours = results["authors"][-1]["relative_to_authors"]
-        notes.append(f"against the authors' training: {verdict(ours, TARGETS['authors'], at_most=False)}")
+        notes.append(f"{ours:.2f} times the authors' tokens/s ({verdict(ours, TARGETS['authors'], at_most=False)})")
         if len({row["tokens"] for row in results["authors"]}) > 1:
             notes.append("the two trainings did not take the same batches")
     if results["bf16"]:

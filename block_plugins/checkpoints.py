@@ -11,6 +11,7 @@ import numpy as np
 import omegaconf
 import torch
 from fairseq import checkpoint_utils
+from fairseq.distributed import utils as distributed_utils
 from numpy._core import multiarray
 
 from block_plugins.errors import UserError
@@ -18,7 +19,8 @@ from block_plugins.errors import UserError
 logger = logging.getLogger(__name__)
 
 # The harmless classes that fairseq checkpoints hold besides tensors. The omegaconf ones come from checkpoints whose
-# configuration was pickled as it was (fairseq 1.0.0a0), the numpy ones from meters.
+# configuration was pickled as it was (fairseq 1.0.0a0), the numpy ones from meters, and the placeholder for a tensor
+# from what the first of several processes in training tells the others of a checkpoint.
 _HARMLESS: list[Any] = [
     argparse.Namespace,
     collections.defaultdict,
@@ -31,6 +33,7 @@ _HARMLESS: list[Any] = [
     dict,
     list,
     tuple,
+    distributed_utils._TensorPlaceholder,
     omegaconf.DictConfig,
     omegaconf.ListConfig,
     omegaconf.base.ContainerMetadata,

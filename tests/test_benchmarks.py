@@ -299,7 +299,7 @@ def test_speed_of_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         assert abs(row["relative_difference"]) < 0.01 and row["validation_loss_bf16"] != row["validation_loss_float32"]
     text = output.read_text(encoding="utf-8")
     assert "(target: at most 1.75, " in text and "(target: at most 0.01, met)" in text and "bf16 instructions" in text
-    assert f"| {two} |" in text and "against the authors' training: target: at least 1.15, " in text
+    assert f"| {two} |" in text and "times the authors' tokens/s (target: at least 1.15, " in text
 
     monkeypatch.setenv("STATUS", "3")
     with pytest.raises(UserError, match=r"failed \(exit status 3\): the end"):

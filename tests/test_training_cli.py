@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
 import socket
 import subprocess
 from pathlib import Path
@@ -183,13 +184,27 @@ def test_hydra_trains_what_the_command_line_trains(stand_in: Path, data: Path, t
         return state
 
     assert_same_weights(loaded("save"), loaded("by_hydra"))
+    assert {path.name for path in tmp_path.iterdir()} == {"data", "save", "by_hydra"}
+
+
+def test_an_autoregressive_drafter_is_trained_and_loaded(stand_in: Path, data: Path, tmp_path: Path) -> None:
+    """Its encoder stays as it began, and its checkpoint says so."""
+    flags = ["--max-update", "2", "--no-epoch-checkpoints", "--disable-validation"]
+    variables = {**TINY, "RECIPE": "low_resource", "FREEZE_ENCODER": "1", "UPDATE_FREQ": "1"}
+    _, words = told(stand_in, data, *flags, **variables)
+    here("train", *words, cwd=tmp_path)
+    (model,), *_ = checkpoint_utils.load_model_ensemble_and_task([f"{tmp_path}/save/checkpoint_last.pt"])
+    start, *_ = built(from_command_line(words))
+    assert model.encoder.frozen and type(model) is type(start)
+    assert_same_weights(model.encoder.state_dict(), start.encoder.state_dict())
+    assert not torch.equal(model.decoder.layers[0].fc1.weight, start.decoder.layers[0].fc1.weight)
 
 
 # ---- several processes
 
 
 FLAGS = [
-    "--max-update", "5", "--log-format", "json", "--log-interval", "1", "--num-workers", "0", "--no-epoch-checkpoints",
+    "--log-format", "json", "--log-interval", "1", "--num-workers", "0", "--no-epoch-checkpoints",
     "--disable-validation",
 ]  # fmt: skip
 SCONTROL = """#!/bin/sh
@@ -197,11 +212,11 @@ SCONTROL = """#!/bin/sh
 """
 
 
-def losses(log: str) -> list[float]:
-    """The losses of all updates that one process logged."""
+def losses(log: str, updates: range) -> list[float]:
+    """The losses of these updates, as one process logged them."""
     found = [json.loads(line[line.index("{") :]) for line in log.splitlines() if '"update": ' in line]
-    assert [int(entry["num_updates"]) for entry in found] == [1, 2, 3, 4, 5]
-    return [float(entry["loss"]) for entry in found]
+    by_update = {int(entry["num_updates"]): float(entry["loss"]) for entry in found}
+    return [by_update[update] for update in updates]
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -209,9 +224,9 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
     return state
 
 
-def assert_same_training(one: Path, other: Path, log: str, other_log: str) -> None:
+def assert_same_training(one: Path, other: Path, log: str, other_log: str, updates: range) -> None:
     """Up to the order of additions."""
-    assert losses(log) == pytest.approx(losses(other_log), abs=1.5e-3)  # logged to three digits
+    assert losses(log, updates) == pytest.approx(losses(other_log, updates), abs=1.5e-3)  # logged to three digits
     found, expected = weights(one), weights(other)
     assert found.keys() == expected.keys()
     for name, weight in expected.items():
@@ -220,7 +235,7 @@ def assert_same_training(one: Path, other: Path, log: str, other_log: str) -> No
 
 def in_one_process(stand_in: Path, data: Path, caplog: pytest.LogCaptureFixture, **variables: str) -> tuple[Path, str]:
     """A training whose updates are of two batches: its folder and its log."""
-    said, words = told(stand_in, data, *FLAGS, **TINY, **variables, UPDATE_TOKENS="80")
+    said, words = told(stand_in, data, *FLAGS, **TINY, UPDATE_TOKENS="80", **variables)
     assert "80 target tokens an update at most (processes: 1, batches on each: 2," in said
     with caplog.at_level(logging.INFO):
         here("train", *words, cwd=data.parent)
@@ -231,29 +246,31 @@ def test_two_processes_under_torchrun_train_as_one(
     stand_in: Path, data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A block drafter. Noise, glancing and dropout are the batch's own, whichever process trains on it."""
-    alone, log = in_one_process(stand_in, data, caplog)
+    alone, log = in_one_process(stand_in, data, caplog, MAX_UPDATE="5")
     result = subprocess.run(
         ["torchrun", "--nproc-per-node", "2", "--no-python", REPOSITORY / "train.sh", *FLAGS],
-        env=script_environment(**TINY, DATA=str(data), SAVE_DIR="together", UPDATE_TOKENS="80"),
+        env=script_environment(**TINY, DATA=str(data), SAVE_DIR="together", UPDATE_TOKENS="80", MAX_UPDATE="5"),
         cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert result.returncode == 0, result.stderr[-3000:]
     assert result.stdout.count("80 target tokens an update at most (processes: 2, batches on each: 1,") == 1
-    assert_same_training(tmp_path / "together", alone, result.stdout + result.stderr, log)
+    assert_same_training(tmp_path / "together", alone, result.stdout + result.stderr, log, range(1, 6))
 
 
 def test_two_tasks_of_slurm_train_as_one(
     stand_in: Path, data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A verifier."""
-    alone, log = in_one_process(stand_in, data, caplog, ROLE="verifier")
+    """A verifier, which one process has trained for the first epoch, of three updates."""
+    in_one_process(stand_in, data, caplog, ROLE="verifier", MAX_UPDATE="3")
+    shutil.copytree(data.parent / "save", tmp_path / "together")
+    alone, log = in_one_process(stand_in, data, caplog, ROLE="verifier", MAX_UPDATE="6")
     (tmp_path / "tools").mkdir()
     (tmp_path / "tools" / "scontrol").write_text(SCONTROL, encoding="utf-8")
     (tmp_path / "tools" / "scontrol").chmod(0o755)
     variables = {
         **TINY, "ROLE": "verifier", "DATA": str(data), "SAVE_DIR": "together", "UPDATE_TOKENS": "80",
-        "SLURM_JOB_ID": str(free_port() - 10_000), "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NUM_NODES": "2",
-        "SLURM_STEP_NODELIST": "here-[1-2]", "SLURM_LOCALID": "0",
+        "MAX_UPDATE": "6", "SLURM_JOB_ID": str(free_port() - 10_000), "SLURM_STEP_NUM_TASKS": "2",
+        "SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NODELIST": "here-[1-2]", "SLURM_LOCALID": "0",
     }  # fmt: skip
     started = []
     for number in ("0", "1"):
@@ -272,7 +289,7 @@ def test_two_tasks_of_slurm_train_as_one(
             process.kill()
     assert [process.returncode for process in started] == [0, 0], first[-3000:] + second[-3000:]
     assert "(processes: 2, batches on each: 1," in first and "train.sh: " not in second
-    assert_same_training(tmp_path / "together", alone, first, log)
+    assert_same_training(tmp_path / "together", alone, first, log, range(4, 7))
 
 
 def free_port() -> int:
