@@ -78,13 +78,24 @@ class AuthorsRow:
     speeds: list[float] = field(default_factory=list)
 
 
-def acceptances(sizes: list[int], draft: str = "block") -> list[tuple[str, int, int, float]]:
-    """What GAD is compared with: a label, the size of its drafts, beta and tau."""
+def acceptances(
+    rules: list[tuple[int, float]], sizes: list[int], draft: str = "block"
+) -> list[tuple[str, int, int, float]]:
+    """What GAD is compared with: a label, the size of its drafts, beta and tau, which come from ``rules``."""
     return [
         (f"GAD beta {beta}{f' tau {tau:g}' if tau else ''}, {draft} {size}", size, beta, tau)
         for size in sizes
-        for beta, tau in ((1, 0.0), (5, 3.0))
+        for beta, tau in rules
     ]
+
+
+def acceptance_rule(text: str) -> tuple[int, float]:
+    """Beta and tau from ``BETA:TAU``."""
+    beta, _, tau = text.partition(":")
+    rule = int(beta), float(tau)
+    if rule[0] < 1 or not rule[1] >= 0:
+        raise ValueError(text)
+    return rule
 
 
 def rows_at(
@@ -123,7 +134,7 @@ def rows_at(
     proposing: dict[tuple[str, str], Drafter] = {}
     for (draft, model, sizes), dtype in itertools.product(drafts, arguments.drafter_dtype):
         one = proposing[draft, dtype] = opened(model, dtype)
-        for name, size, beta, tau in acceptances(sizes, draft):
+        for name, size, beta, tau in acceptances(arguments.acceptance, sizes, draft):
             speculation = SpeculationSettings(size, beta, tau, lookahead=arguments.lookahead)
             named = f"{name}, {dtype}" if len(arguments.drafter_dtype) > 1 else name
             rows.append(Row(named, batch, generator.gad(one, verifier, search, speculation), exact=beta == 1))
@@ -213,7 +224,7 @@ def run(arguments: argparse.Namespace) -> tuple[list[dict[str, Any]], list[str]]
         own = [
             AuthorsRow(f"authors' {name} ({authors.script(batch).name})", batch, (size, beta, tau))
             for batch in arguments.batch
-            for name, size, beta, tau in acceptances(arguments.block_size)
+            for name, size, beta, tau in acceptances(arguments.acceptance, arguments.block_size)
         ]
         sources = [task.source_dictionary.string(dataset[number]["source"]) for number in range(total)]
 
@@ -347,6 +358,10 @@ def main() -> None:
     parser.add_argument("--subset", default="test")
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 8, 32, 128], help="default: 1 8 32 128")
     parser.add_argument("--block-size", type=int, nargs="+", default=[5, 10, 15, 25], help="default: 5 10 15 25")
+    parser.add_argument(
+        "--acceptance", type=acceptance_rule, nargs="+", default=[(1, 0.0), (5, 3.0)], metavar="BETA:TAU",
+        help="what GAD keeps of drafts (default: 1:0 5:3)",
+    )  # fmt: skip
     parser.add_argument("--lookahead", choices=("constant", "auto"), default="auto")
     parser.add_argument(
         "--drafter-dtype", choices=("fp32", "bf16", "int8"), nargs="+", default=["int8"], help="default: int8"

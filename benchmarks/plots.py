@@ -10,7 +10,8 @@ FAMILIES = {
     "fairseq": ("fairseq", "#999999"),
     "left2right": ("this plugin, no draft", "#56B4E9"),
     "AR": ("this plugin, no draft", "#56B4E9"),
-    "GAD beta 1": ("GAD, lossless", "#0072B2"),
+    "GAD beta 1,": ("GAD, lossless", "#0072B2"),
+    "GAD beta 1 ": ("GAD, lossless", "#0072B2"),
     "GAD at the rate of beta 1,": ("GAD, lossless", "#0072B2"),
     "GAD": ("GAD, top-beta within tau", "#009E73"),
     "drafter only": ("drafter only", "#CC79A7"),
@@ -39,6 +40,11 @@ def tidy(panel: Any) -> None:
     panel.tick_params(labelsize=8)
 
 
+def family(strategy: str) -> tuple[str, str]:
+    """The name of the family that a strategy belongs to, and its colour."""
+    return next(look for prefix, look in FAMILIES.items() if strategy.startswith(prefix))
+
+
 def speedups(table: list[dict[str, Any]], reference: str, path: Path) -> None:
     """Horizontal bars: speed-up over ``reference`` by strategy, one panel for each batch size."""
     batches = sorted({row["batch"] for row in table})
@@ -51,9 +57,9 @@ def speedups(table: list[dict[str, Any]], reference: str, path: Path) -> None:
     for panel, batch in zip(panels, batches, strict=True):
         for row in table:
             if row["batch"] == batch:
-                family, colour = next(look for prefix, look in FAMILIES.items() if row["strategy"].startswith(prefix))
+                name, colour = family(row["strategy"])
                 at, speedup = names.index(row["strategy"]), row["speedup"]
-                families.setdefault(family, panel.barh(at, speedup, color=colour))
+                families.setdefault(name, panel.barh(at, speedup, color=colour))
                 panel.barh(at, speedup, color=colour)
                 panel.text(speedup, at, f" {speedup:.2f} x", va="center", fontsize=7)
         panel.axvline(1, color="black", linewidth=0.8)

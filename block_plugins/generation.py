@@ -161,8 +161,13 @@ def check_numbers(cfg: Any) -> None:
         raise UserError(
             f"--AR-path is for --strategy gad only: with --strategy {cfg.strategy} give one model, as --path"
         )
-    if cfg.stats_path is not None and not Path(cfg.stats_path).absolute().parent.is_dir():
-        raise UserError(f"--stats-path: there is no folder {Path(cfg.stats_path).absolute().parent}")
+    if cfg.trace_path is not None and cfg.strategy != "gad":
+        raise UserError(
+            f"--trace-path: --strategy {cfg.strategy} has no iterations of draft and verification; leave the option out"
+        )
+    for option, path in (("--stats-path", cfg.stats_path), ("--trace-path", cfg.trace_path)):
+        if path is not None and not Path(path).absolute().parent.is_dir():
+            raise UserError(f"{option}: there is no folder {Path(path).absolute().parent}")
 
 
 def check_checkpoints(cfg: Any, path: str, source: Any, target: Any) -> tuple[float, float]:
@@ -255,8 +260,9 @@ def build_generator(task: Any, models: list[Any], options: Any, fairseq_generato
         else:
             keep_drafts = bool(getattr(options, "retain_iter_history", False))
             lookahead, sampling = str(cfg.lookahead), _sampling_settings(options)
+            traced = cfg.trace_path is not None
             speculation = SpeculationSettings(
-                size, cfg.beta, cfg.tau, keep_drafts, lookahead, cfg.confidence_threshold, sampling
+                size, cfg.beta, cfg.tau, keep_drafts, lookahead, cfg.confidence_threshold, sampling, traced
             )
             decode = generator.gad(drafter, verifier, search, speculation, layers)
     scoring = model if verifier is None else verifier
@@ -296,6 +302,47 @@ def _report(statistics: Statistics, strategy: str, stats_path: str | None) -> No
         json.dump({"strategy": strategy, **statistics.as_dict()}, file, indent=2)
         file.write("\n")
     os.replace(file.name, stats_path)
+
+
+class TraceFile:
+    """The file of ``--trace-path``, whose lines ``decoding.trace`` describes.
+
+    It gets a batch's lines as soon as the batch is decoded, all at once and under its own name: a run that is
+    interrupted leaves what it has decoded, in whole lines.
+    """
+
+    def __init__(self, path: str, task: Any, statistics: Statistics) -> None:
+        """Begins an empty file; ``statistics`` are those of the run."""
+        self.path = Path(path)
+        self.source, self.target = task.source_dictionary, task.target_dictionary
+        self.languages = {"source_lang": task.cfg.source_lang, "target_lang": task.cfg.target_lang}
+        self.statistics = statistics
+        self.seconds = statistics.seconds
+        self.batches = 0
+        try:
+            self.path.write_text("", encoding="utf-8")
+        except OSError as error:
+            raise UserError(f"--trace-path: {path} can't be written ({error.strerror}); give another file") from error
+
+    def add(self, numbers: list[int], src_tokens: torch.Tensor, hypotheses: generator.Decoded) -> None:
+        """The batch that was decoded last: its sentences' numbers, sources ``[B, S]`` and hypotheses."""
+        begin, self.seconds = self.seconds, self.statistics.seconds
+        left_out = (self.source.pad(), self.source.eos())
+        lines = []
+        for number, row, of_row in zip(numbers, src_tokens.tolist(), hypotheses, strict=True):
+            sentence = {
+                "id": number,
+                "source": " ".join(self.source.symbols[token] for token in row if token not in left_out),
+                **self.languages,
+                "batch": self.batches,
+                "batch_size": len(numbers),
+                "batch_seconds": round(self.seconds - begin, 6),
+                "iterations": [iteration.as_dict(self.target.symbols) for iteration in of_row[0]["trace"]],
+            }
+            lines.append(json.dumps(sentence, ensure_ascii=False, allow_nan=False) + "\n")
+        self.batches += 1
+        with self.path.open("a", encoding="utf-8", newline="\n") as file:
+            file.write("".join(lines))
 
 
 def _search_settings(cfg: Any, dictionary: Any, options: Any) -> SearchSettings:

@@ -137,10 +137,13 @@ def gad(
         capacity = max_len + speculation.block_size
         drafting = LateStart(lambda: drafter.start(src_tokens, src_lengths, capacity, encoder_out))
         hypotheses = Hypotheses(src_tokens.size(0), max_len, search.eos, speculation.block_size + 1)
-        passes, history = speculate(
+        passes, history, traces = speculate(
             drafting, state, Constraints(search, max_len, prefix), hypotheses, chosen, speculation, statistics
         )
-        return _with_steps(_finished(hypotheses, search, src_tokens, verifier), passes, history)
+        output = _with_steps(_finished(hypotheses, search, src_tokens, verifier), passes, history)
+        for row, trace in zip(output, traces, strict=True):
+            row[0]["trace"] = trace
+        return output
 
     return decode
 

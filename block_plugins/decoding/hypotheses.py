@@ -16,7 +16,7 @@ Hypothesis = dict[str, Any]
 
 def hypothesis(tokens: Tensor, score: Tensor, positional_scores: Tensor, steps: int = 0) -> Hypothesis:
     """A hypothesis as fairseq's tools want it, without attention and alignment; ``steps`` is what ``--print-step``
-    prints.
+    prints. Its ``trace`` is filled where iterations are recorded.
     """
     return {
         "tokens": tokens,
@@ -26,6 +26,7 @@ def hypothesis(tokens: Tensor, score: Tensor, positional_scores: Tensor, steps: 
         "alignment": torch.empty(0),
         "steps": steps,
         "history": [],
+        "trace": [],
     }
 
 

@@ -52,7 +52,8 @@ class SpeculationSettings:
     """How drafts are made and judged: ``block_size`` tokens at once, kept by the top-``beta`` within ``tau`` rule, or
     by chance where there is ``sampling``.
 
-    ``keep_drafts`` records every draft, for ``--retain-iter-history``. ``lookahead`` is "constant" (the whole block is
+    ``keep_drafts`` records every draft, for ``--retain-iter-history``, and ``trace`` everything about every iteration.
+    ``lookahead`` is "constant" (the whole block is
     verified), "heuristic", "adaptive", "confidence" (a draft ends with a token whose probability is below
     ``threshold``), or "auto" (as much as pays, if the output is the greedy one: otherwise the text would depend on
     measured times).
@@ -65,6 +66,7 @@ class SpeculationSettings:
     lookahead: str = "constant"
     threshold: float = 0.4
     sampling: SamplingSettings | None = None
+    trace: bool = False
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import torch
 from block_plugins.decoding.acceptance import accepted_length, judge
 from block_plugins.decoding.cached_decoder import DecoderState
 from block_plugins.decoding.constraints import Constraints
-from block_plugins.decoding.drafters import DraftState
+from block_plugins.decoding.drafters import Draft, DraftState
 from block_plugins.decoding.host import Array, through_first
 from block_plugins.decoding.hypotheses import Hypotheses
 from block_plugins.decoding.left_to_right import next_tokens
@@ -20,6 +20,7 @@ from block_plugins.decoding.lookahead import Lookahead
 from block_plugins.decoding.sampling import judge_by_chance
 from block_plugins.decoding.settings import SpeculationSettings
 from block_plugins.decoding.statistics import Statistics
+from block_plugins.decoding.trace import Recorder, Trace
 
 History = list[list[Array]]
 
@@ -32,8 +33,9 @@ def speculate(
     lookahead: Lookahead,
     settings: SpeculationSettings,
     statistics: Statistics,
-) -> tuple[list[int], History]:
-    """Fills ``hypotheses``; returns for each sentence its number of verifier passes and its drafts.
+) -> tuple[list[int], History, list[Trace]]:
+    """Fills ``hypotheses``; returns for each sentence its number of verifier passes, its drafts and its trace, the last
+    two empty where ``settings`` don't ask for them.
 
     An iteration sends each row's draft through the verifier in one pass, keeps the longest accepted prefix and adds the
     verifier's own token behind it. Rows have lengths of their own; a finished row leaves the batch with its caches.
@@ -41,6 +43,7 @@ def speculate(
     device = verifier.device
     passes = np.zeros(hypotheses.open, dtype=np.int64)
     history: History = [[] for _ in passes]
+    recorder = Recorder(hypotheses.open, statistics)
     lookahead.start(hypotheses.open)
     newest = 0  # the most tokens that a row can have got since the last draft
     while hypotheses.open:
@@ -48,6 +51,7 @@ def speculate(
         rows, length = hypotheses.rows, hypotheses.length
         lengths = lookahead.choose()
         k = width = int(lengths.max())
+        draft: Draft | None = None
         if k == 0:
             with statistics.phase("verify", device):
                 tokens, scores = next_tokens(verifier, constraints, hypotheses, settings.sampling)
@@ -95,10 +99,12 @@ def speculate(
                 for row, of_row, count in zip(rows, verdict.draft, sent, strict=True):
                     history[row].append(of_row[:count].copy())
         lookahead.record(sent, accepted, committed, width, time.perf_counter() - begin)
+        if settings.trace:
+            recorder.add(rows, draft, sent, accepted, committed, tokens)
         if keep is not None:
             lookahead.select(keep)
             staying = torch.from_numpy(keep).to(device)
             drafter.select(staying)
             verifier.select(staying)
             constraints.select(staying)
-    return passes.tolist(), history
+    return passes.tolist(), history, recorder.traces

@@ -5,6 +5,7 @@ them.
 """
 
 import logging
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -135,6 +136,13 @@ class TranslationLevModifiedConfig(TranslationConfig):
     stats_path: Optional[str] = field(  # noqa: UP045
         default=None, metadata={"help": "write the statistics of decoding to this file as JSON"}
     )
+    trace_path: Optional[str] = field(  # noqa: UP045
+        default=None,
+        metadata={
+            "help": "gad: write every iteration of every sentence to this file (what was drafted, accepted and put in "
+            "its place), a JSON object a line; scripts/show_trace.py shows it"
+        },
+    )
 
 
 def _checked_data_directories(data: str | None) -> list[str]:
@@ -182,6 +190,8 @@ class TranslationLevModifiedTask(TranslationTask):
         self.verifier_positions = (float("inf"), float("inf"))
         self.lines_read = 0  # of all earlier buffers of fairseq-interactive
         self.first_line = 0
+        self.trace: generation.TraceFile | None = None
+        self.coming: deque[list[int]] = deque()  # numbers of the lines in the batches that fairseq-interactive decodes
 
     @classmethod
     def setup_task(cls, cfg: Any, **kwargs: Any) -> "TranslationLevModifiedTask":
@@ -255,6 +265,23 @@ class TranslationLevModifiedTask(TranslationTask):
         self.lines_read += len(src_tokens)
         return super().build_dataset_for_inference(src_tokens, src_lengths, constraints=constraints)
 
+    def get_batch_iterator(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
+        """fairseq's batches. What fairseq-interactive then hands on of them to be decoded has no line numbers."""
+        batches = super().get_batch_iterator(dataset, *args, **kwargs)
+        if self.trace is not None:
+            self.coming.extend([self.first_line + int(at) for at in batch] for batch in batches.frozen_batches)
+        return batches
+
+    def inference_step(
+        self, generator: Any, models: Any, sample: dict[str, Any], prefix_tokens: Any = None, constraints: Any = None
+    ) -> Any:
+        """fairseq's step; what happened in it goes to the file of ``--trace-path``."""
+        hypotheses = super().inference_step(generator, models, sample, prefix_tokens, constraints)
+        if self.trace is not None:
+            numbers = sample["id"].tolist() if "id" in sample else self.coming.popleft()
+            self.trace.add(numbers, sample["net_input"]["src_tokens"], hypotheses)
+        return hypotheses
+
     def filter_indices_by_size(
         self, indices: Any, dataset: Any, max_positions: Any = None, ignore_invalid_inputs: bool = False
     ) -> Any:
@@ -324,6 +351,8 @@ class TranslationLevModifiedTask(TranslationTask):
         result = generation.build_generator(self, models, args, fairseq_generator)
         if self.generates:
             generation.report_at_end(result, str(self.cfg.strategy), self.cfg.stats_path)
+            if self.cfg.trace_path is not None:
+                self.trace = generation.TraceFile(self.cfg.trace_path, self, result.statistics)
         return result
 
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any) -> None:
