@@ -6,9 +6,9 @@
     scripts/plot_stats.py quality RESULTS.json ...    BLEU against speed-up: GAD over beta and tau, and other strategies
     scripts/plot_stats.py training TRAIN.log ...      loss curves and glat_accu, from the output of fairseq-train
 
-TRACE.jsonl is what --trace-path writes. RESULTS.json is what benchmarks/compare_strategies.py writes beside its --output;
-its --acceptance takes more values of beta and tau. A log is in --log-format simple or json. --output ends in .svg, .png
-or .pdf.
+TRACE.jsonl is what --trace-path writes. RESULTS.json is what benchmarks/compare_strategies.py writes beside its
+--output; its --acceptance takes more values of beta and tau. A log is in --log-format simple or json. --output ends in
+.svg, .png or .pdf.
 """
 
 import argparse
@@ -27,7 +27,7 @@ import traces
 
 REFERENCE = "fairseq beam 1"
 GAD = re.compile(r"GAD beta (?P<beta>\d+)(?: tau (?P<tau>\S+))?, (?P<draft>.+) (?P<size>\d+)(?P<dtype>, \w+)?")
-LOGGED = re.compile(r"\| INFO \| (?P<tag>\w+) \| (?P<figures>.*\bnum_updates\b.*)")
+LOGGED = re.compile(r"\| INFO \| (?P<tag>\w+) \| (?P<figures>\{.*\}$|.*[ ,]num_updates.*)")
 FIGURE = re.compile(r"(\w+)[ =](-?\d[\d.]*(?:e[-+]?\d+)?|nan|inf)(?=$|[ ,])")
 
 
@@ -190,10 +190,13 @@ def logged(file: str) -> dict[str, dict[str, dict[int, float]]]:
     found: dict[str, dict[str, dict[int, float]]] = {"train_inner": {}, "train": {}, "valid": {}}
     for match in filter(None, map(LOGGED.search, lines)):
         tag, text = match["tag"], match["figures"]
-        if text.startswith("{"):
-            figures = {name.removeprefix(f"{tag}_"): value for name, value in json.loads(text).items()}
-        else:
-            figures = dict(FIGURE.findall(text))
+        try:
+            figures = dict(FIGURE.findall(text)) if text[0] != "{" else json.loads(text)
+        except ValueError:  # of something else, or cut off
+            continue
+        figures = {name.removeprefix(f"{tag}_"): value for name, value in figures.items()}
+        if "num_updates" not in figures:
+            continue
         update = int(float(figures["num_updates"]))
         for name, value in figures.items():
             if value is not None:
@@ -257,6 +260,7 @@ def main() -> None:
         figure.savefig(beside)
         beside.replace(output)
     except OSError as error:
+        beside.unlink(missing_ok=True)
         sys.exit(f"error: --output: {output} can't be written ({error.strerror})")
 
 

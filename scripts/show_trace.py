@@ -286,6 +286,7 @@ def main() -> None:
             beside.write_text(page(Path(arguments.trace).name, sentences, summary), encoding="utf-8")
             beside.replace(output)
         except OSError as error:
+            beside.unlink(missing_ok=True)
             sys.exit(f"error: --html: {output} can't be written ({error.strerror})")
         return
     colour = arguments.colour or (sys.stdout.isatty() and not os.environ.get("NO_COLOR"))

@@ -83,6 +83,7 @@ class Browser:
             self.call("Page.navigate", url=address)
             while not any(event.get("method") == "Page.loadEventFired" for event in self.events):
                 self.events.append(self._read())
+        self.settle()
 
     def complaints(self) -> list[str]:
         """Errors and warnings in the page's console since it was loaded."""
@@ -97,6 +98,10 @@ class Browser:
     def requests(self) -> list[str]:
         """What the page has asked for since it was loaded."""
         return [e["params"]["request"]["url"] for e in self.events if e.get("method") == "Network.requestWillBeSent"]
+
+    def settle(self) -> None:
+        """Waits until what was done is drawn, by asking for a picture: that is possible without JavaScript as well."""
+        self.call("Page.captureScreenshot", clip={"x": 0, "y": 0, "width": 1, "height": 1, "scale": 1})
 
     def value(self, expression: str) -> Any:
         """What a JavaScript expression gives in the page, as JSON would hold it."""
@@ -113,6 +118,7 @@ class Browser:
         )
         for kind in ("mousePressed", "mouseReleased"):
             self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+        self.settle()
 
     def press(self, key: str) -> None:
         """A key, by its name."""

@@ -142,6 +142,17 @@ def test_all_strategies_side_by_side(
     assert has_plot(output, capsys)
 
 
+def test_what_gad_is_compared_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    module, plots = benchmark("compare_strategies", monkeypatch), benchmark("plots", monkeypatch)
+    rules = [module.acceptance_rule(text) for text in ("1:0", "10:0.5", "5:inf")]
+    names = [name for name, *_ in module.acceptances(rules, [3])]
+    assert names == ["GAD beta 1, block 3", "GAD beta 10 tau 0.5, block 3", "GAD beta 5 tau inf, block 3"]
+    assert [plots.family(name)[0] for name in names] == ["GAD, lossless", *["GAD, top-beta within tau"] * 2]
+    for wrong in ("5", "0:1", "1:-1", "1:nan", "a:b"):
+        with pytest.raises(ValueError):
+            module.acceptance_rule(wrong)
+
+
 def test_the_authors_script_gets_their_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = benchmark("authors", monkeypatch)
     checkout = authors_checkout(tmp_path / "theirs", "inference.py")

@@ -191,7 +191,7 @@ class TranslationLevModifiedTask(TranslationTask):
         self.lines_read = 0  # of all earlier buffers of fairseq-interactive
         self.first_line = 0
         self.trace: generation.TraceFile | None = None
-        self.coming: deque[list[int]] = deque()  # numbers of the lines in the batches that fairseq-interactive decodes
+        self.coming: deque[list[int]] = deque()  # line numbers of the batches that fairseq-interactive will decode
 
     @classmethod
     def setup_task(cls, cfg: Any, **kwargs: Any) -> "TranslationLevModifiedTask":
@@ -263,14 +263,23 @@ class TranslationLevModifiedTask(TranslationTask):
         """The dataset of one buffer of input lines, whose number in the whole input is remembered for messages."""
         self.first_line = self.lines_read
         self.lines_read += len(src_tokens)
-        return super().build_dataset_for_inference(src_tokens, src_lengths, constraints=constraints)
-
-    def get_batch_iterator(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
-        """fairseq's batches. What fairseq-interactive then hands on of them to be decoded has no line numbers."""
-        batches = super().get_batch_iterator(dataset, *args, **kwargs)
+        dataset = super().build_dataset_for_inference(src_tokens, src_lengths, constraints=constraints)
         if self.trace is not None:
-            self.coming.extend([self.first_line + int(at) for at in batch] for batch in batches.frozen_batches)
-        return batches
+            self._note_numbers(dataset, self.first_line)
+        return dataset
+
+    def _note_numbers(self, dataset: Any, first_line: int) -> None:
+        """Has ``dataset`` note the numbers of the lines in each batch that it makes: what fairseq-interactive hands on
+        to be decoded is without them.
+        """
+        make = dataset.collater
+
+        def collater(samples: Any) -> Any:
+            batch = make(samples)
+            self.coming.append([first_line + at for at in batch["id"].tolist()])
+            return batch
+
+        dataset.collater = collater
 
     def inference_step(
         self, generator: Any, models: Any, sample: dict[str, Any], prefix_tokens: Any = None, constraints: Any = None
