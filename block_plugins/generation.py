@@ -168,6 +168,8 @@ def check_numbers(cfg: Any) -> None:
     for option, path in (("--stats-path", cfg.stats_path), ("--trace-path", cfg.trace_path)):
         if path is not None and not Path(path).absolute().parent.is_dir():
             raise UserError(f"{option}: there is no folder {Path(path).absolute().parent}")
+    if cfg.trace_path is not None and cfg.trace_path == cfg.stats_path:
+        raise UserError(f"--trace-path and --stats-path are both {cfg.trace_path}: give each its own file")
 
 
 def check_checkpoints(cfg: Any, path: str, source: Any, target: Any) -> tuple[float, float]:
@@ -319,10 +321,7 @@ class TraceFile:
         self.statistics = statistics
         self.seconds = statistics.seconds
         self.batches = 0
-        try:
-            self.path.write_text("", encoding="utf-8")
-        except OSError as error:
-            raise UserError(f"--trace-path: {path} can't be written ({error.strerror}); give another file") from error
+        self._write("w", "")
 
     def add(self, numbers: list[int], src_tokens: torch.Tensor, hypotheses: generator.Decoded) -> None:
         """The batch that was decoded last: its sentences' numbers, sources ``[B, S]`` and hypotheses."""
@@ -341,8 +340,14 @@ class TraceFile:
             }
             lines.append(json.dumps(sentence, ensure_ascii=False, allow_nan=False) + "\n")
         self.batches += 1
-        with self.path.open("a", encoding="utf-8", newline="\n") as file:
-            file.write("".join(lines))
+        self._write("a", "".join(lines))
+
+    def _write(self, mode: str, text: str) -> None:
+        try:
+            with self.path.open(mode, encoding="utf-8", newline="\n") as file:
+                file.write(text)
+        except OSError as error:
+            raise UserError(f"--trace-path: {self.path} can't be written ({error.strerror}); give another") from error
 
 
 def _search_settings(cfg: Any, dictionary: Any, options: Any) -> SearchSettings:

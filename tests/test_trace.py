@@ -367,4 +367,6 @@ def test_what_cannot_be_traced(models: Models, tmp_path: Path) -> None:
         assert f"--trace-path: --strategy {strategy} has no iterations" in refused(*words)
     assert not path.exists()
     assert "--trace-path: there is no folder" in refused(*models.gad("ar", "--trace-path", tmp_path / "no" / "file"))
+    same = ["--trace-path", path, "--stats-path", path]
+    assert f"--trace-path and --stats-path are both {path}" in refused(*models.gad("ar", *same))
     assert f"--trace-path: {tmp_path} can't be written" in refused(*models.gad("ar", "--trace-path", tmp_path))

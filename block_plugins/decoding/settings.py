@@ -53,10 +53,9 @@ class SpeculationSettings:
     by chance where there is ``sampling``.
 
     ``keep_drafts`` records every draft, for ``--retain-iter-history``, and ``trace`` everything about every iteration.
-    ``lookahead`` is "constant" (the whole block is
-    verified), "heuristic", "adaptive", "confidence" (a draft ends with a token whose probability is below
-    ``threshold``), or "auto" (as much as pays, if the output is the greedy one: otherwise the text would depend on
-    measured times).
+    ``lookahead`` is "constant" (the whole block is verified), "heuristic", "adaptive", "confidence" (a draft ends with
+    a token whose probability is below ``threshold``), or "auto" (as much as pays, if the output is the greedy one:
+    otherwise the text would depend on measured times).
     """
 
     block_size: int = 25

@@ -14,7 +14,7 @@ A trace file holds one JSON object a line, each about one sentence, in the order
                         "id": its number there, "confidence": the drafter's probability of it, at the temperature that
                         it was drawn at; null where the drafter's numbers overflowed}. Empty for a step without a draft.
         lookahead       how many of them, from the first on, were sent to verification. The others are behind a drafted
-                        EOS, beyond the length limit, or beyond what --lookahead thought worth it.
+                        EOS, beyond the greatest length, or beyond what --lookahead thought worth it.
         accepted        how many of these were accepted, from the first on
         correction      the verifier's own token behind them, {"token", "id"}; null where an accepted EOS ends the
                         sentence
