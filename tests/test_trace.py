@@ -178,9 +178,7 @@ def test_sums_of_every_lookahead(kind: str, lookahead: str) -> None:
 @pytest.mark.parametrize("lookahead", ["constant", "confidence"])
 @pytest.mark.parametrize("kind", ["block", "ar"])
 def test_sampling(kind: str, lookahead: str) -> None:
-    outputs, traces, statistics, sources = decoded(
-        kind, LENGTHS, repeat=2, lookahead=lookahead, sampling=SamplingSettings()
-    )
+    outputs, traces, statistics, sources = decoded(kind, LENGTHS, lookahead=lookahead, sampling=SamplingSettings())
     check_sums(outputs, traces, statistics)
     assert 0 < statistics.accepted < statistics.drafted
     for source, output, found in zip(sources[:4], outputs, traces, strict=False):
@@ -252,8 +250,8 @@ class Models:
     """A data folder with six sentences, and random models: a verifier, one much like it, and a block drafter."""
 
     def __init__(self, folder: Path) -> None:
-        data = tiny_training.write_data(folder / "bin")
-        task = tiny_training.make_task(data)
+        self.data = tiny_training.write_data(folder / "bin")
+        task = tiny_training.make_task(self.data)
         verifier = tiny_training.verifier(task)
         self.verifier = save(verifier, "transformer", folder / "verifier.pt")
         for parameter in verifier.decoder.parameters():
@@ -262,7 +260,7 @@ class Models:
             "ar": save(verifier, "transformer", folder / "ar.pt"),
             "block": save(tiny_training.drafter(task, 1), "block", folder / "block.pt"),
         }
-        self.common = [data, "-s", "en", "-t", "de", *PLUGIN, "--cpu", "--max-len-b", 12]
+        self.common = [self.data, "-s", "en", "-t", "de", *PLUGIN, "--cpu", "--max-len-b", 12]
 
     def gad(self, kind: str, *options: object) -> list[object]:
         return [*self.common, "--strategy", "gad", "--path", self.drafters[kind], "--AR-path", self.verifier,
@@ -363,8 +361,10 @@ def test_what_cannot_be_traced(models: Models, tmp_path: Path) -> None:
 
     path = tmp_path / "trace.jsonl"
     for strategy in ("fairseq", "AR", "left2right", "drafter"):
-        words = [*models.common, "--strategy", strategy, "--path", models.verifier, "--trace-path", path]
-        assert f"--trace-path: --strategy {strategy} has no iterations" in refused(*words)
+        with pytest.raises(UserError, match=f"--trace-path: --strategy {strategy} has no iterations"):
+            tiny_training.make_task(models.data, strategy=strategy, trace_path=str(path))
+    alone = [*models.common, "--strategy", "AR", "--path", models.verifier, "--trace-path", path]
+    assert "--trace-path: --strategy AR has no iterations" in refused(*alone)
     assert not path.exists()
     assert "--trace-path: there is no folder" in refused(*models.gad("ar", "--trace-path", tmp_path / "no" / "file"))
     same = ["--trace-path", path, "--stats-path", path]
