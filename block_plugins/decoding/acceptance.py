@@ -29,16 +29,22 @@ def verdict(scores: Tensor, draft: Tensor, kept: Tensor, own: Tensor) -> Verdict
     return Verdict(*to_host(draft, kept, tokens, scores.gather(2, tokens.unsqueeze(2)).squeeze(2)))
 
 
-def judge(scores: Tensor, draft: Tensor, beta: int, tau: float) -> Verdict:
-    """Top-beta/tau acceptance of ``draft`` ``[B, k]``, which may have no columns.
-
-    ``scores`` ``[B, k + 1, V]`` are the verifier's constrained log-probabilities.
+def judge_exactly(scores: Tensor, draft: Tensor) -> Verdict:
+    """Exact match of ``draft`` ``[B, k]``, which may have no columns, with the verifier's best tokens; ``scores`` as
+    for ``judge``.
     """
     own_scores, own = best(scores)
-    if beta == 1:
-        drafted, own_tokens, token_scores = to_host(draft, own, own_scores)
-        return Verdict(drafted, drafted == own_tokens[:, :-1], own_tokens, token_scores)
-    return verdict(scores, draft, acceptable(scores, draft, beta, tau), own)
+    drafted, own_tokens, token_scores = to_host(draft, own, own_scores)
+    return Verdict(drafted, drafted == own_tokens[:, :-1], own_tokens, token_scores)
+
+
+def judge(scores: Tensor, draft: Tensor, valid: Tensor, beta: int, tau: float) -> Verdict:
+    """Top-beta/tau acceptance of ``draft`` ``[B, k]``, which may have no columns.
+
+    ``scores`` ``[B, k + 1, V]`` are the verifier's constrained log-probabilities. Where ``valid`` ``[B, k]`` is false
+    there is no draft, and the token is the verifier's own.
+    """
+    return verdict(scores, draft, acceptable(scores, draft, beta, tau) & valid, best(scores)[1])
 
 
 def acceptable(scores: Tensor, draft: Tensor, beta: int, tau: float) -> Tensor:

@@ -8,8 +8,9 @@ import time
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from block_plugins.decoding.acceptance import accepted_length, judge
+from block_plugins.decoding.acceptance import accepted_length, judge, judge_exactly
 from block_plugins.decoding.cached_decoder import DecoderState
 from block_plugins.decoding.constraints import Constraints
 from block_plugins.decoding.drafters import Draft, DraftState
@@ -71,15 +72,15 @@ def speculate(
                 last = torch.from_numpy(hypotheses.last()).to(device).unsqueeze(1)  # [b, 1]: new to the verifier
                 logits = verifier.step(torch.cat([last, drafted], dim=1), length)  # [b, width + 1, V]
                 log_probs = constraints.log_probs(logits, length, hypotheses.prefix, drafted)
-                if settings.sampling is None:
-                    verdict = judge(log_probs, drafted, settings.beta, settings.tau)
-                else:
-                    ends = drafted == hypotheses.eos
-                    ended = ends.cumsum(1) - ends.long() > 0
-                    place = torch.arange(width, device=device)
-                    valid = (place < torch.from_numpy(limit).to(device).unsqueeze(1)) & ~ended
+                if settings.sampling is not None:
                     probs = None if draft.probs is None else draft.probs[:, :width]
+                    valid = _valid(drafted, limit, hypotheses.eos)
                     verdict = judge_by_chance(log_probs, drafted, probs, valid, settings.sampling)
+                elif settings.beta > 1:
+                    valid = _valid(drafted, limit, hypotheses.eos)
+                    verdict = judge(log_probs, drafted, valid, settings.beta, settings.tau)
+                else:
+                    verdict = judge_exactly(log_probs, drafted)
                 tokens, scores = verdict.tokens, verdict.scores
                 sent = accepted = limit
                 if width > 0:
@@ -108,3 +109,11 @@ def speculate(
             verifier.select(staying)
             constraints.select(staying)
     return passes.tolist(), history, recorder.traces
+
+
+def _valid(drafted: Tensor, limit: Array, eos: int) -> Tensor:
+    """Which tokens of ``drafted`` ``[b, n]`` count: the first ``limit`` ``[b]``, and none behind an EOS, ``[b, n]``."""
+    ends = drafted == eos
+    ended = ends.cumsum(1) - ends.long() > 0
+    place = torch.arange(drafted.size(1), device=drafted.device)
+    return (place < torch.from_numpy(limit).to(drafted.device).unsqueeze(1)) & ~ended

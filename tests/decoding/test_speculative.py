@@ -34,8 +34,11 @@ def obvious_gad(
         return values
 
     def block_after(tokens: list[int]) -> list[int]:
-        inputs = torch.tensor([tokens + [UNK] * block_size])
-        logits = drafter(source, torch.tensor([source.size(1)]), inputs)[0][0, -block_size:]
+        size = min(block_size, drafter.decoder.max_positions() - len(tokens))
+        if size <= 0:
+            return []
+        inputs = torch.tensor([tokens + [UNK] * size])
+        logits = drafter(source, torch.tensor([source.size(1)]), inputs)[0][0, -size:]
         logits[:, PAD] = -math.inf
         result: list[int] = logits.argmax(-1).tolist()
         return result
@@ -59,20 +62,11 @@ def obvious_gad(
     return output, iterations
 
 
-@settings(max_examples=60, deadline=None)
-@given(
-    seed=st.integers(0, 10**6),
-    lengths=st.lists(st.integers(1, 8), min_size=1, max_size=4),
-    block_size=st.integers(1, 7),
-    beta=st.sampled_from([1, 2, 3, 5, 100]),
-    tau=st.sampled_from([0.0, 0.3, 1.0, 3.0, 100.0, math.inf]),
-    max_len=st.integers(2, 14),
-    min_len=st.integers(0, 2),
-)
-def test_top_beta_within_tau_as_defined(
-    seed: int, lengths: list[int], block_size: int, beta: int, tau: float, max_len: int, min_len: int
+def follows_the_definition(
+    seed: int, lengths: list[int], block_size: int, beta: int, tau: float, max_len: int, min_len: int, positions: int
 ) -> None:
-    verifier, block = tiny.verifier(SYMBOLS, seed), tiny.drafter(SYMBOLS, seed + 1)
+    """Compares a batch with ``obvious_gad``, a sentence at a time."""
+    verifier, block = tiny.verifier(SYMBOLS, seed), tiny.drafter(SYMBOLS, seed + 1, max_target_positions=positions)
     sample = tiny.sample(SYMBOLS, lengths, seed)
     search = tiny.settings(SYMBOLS, max_len_b=max_len, min_len=min_len)
     drafter = BlockDrafter(block, PAD, UNK, EOS)
@@ -86,6 +80,29 @@ def test_top_beta_within_tau_as_defined(
             output, iterations = obvious_gad(verifier, block, source, block_size, beta, tau, max_len, min_len)
         assert hypothesis[0]["tokens"].tolist() == output
         assert hypothesis[0]["steps"] == iterations
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    lengths=st.lists(st.integers(1, 8), min_size=1, max_size=4),
+    block_size=st.integers(1, 7),
+    beta=st.sampled_from([1, 2, 3, 5, 100]),
+    tau=st.sampled_from([0.0, 0.3, 1.0, 3.0, 100.0, math.inf]),
+    max_len=st.integers(2, 14),
+    min_len=st.integers(0, 2),
+    positions=st.sampled_from([3, 6, 40]),
+)
+def test_top_beta_within_tau_as_defined(
+    seed: int, lengths: list[int], block_size: int, beta: int, tau: float, max_len: int, min_len: int, positions: int
+) -> None:
+    """Also where a draft would go beyond the ``positions`` of the drafter, sooner in one row than in another."""
+    follows_the_definition(seed, lengths, block_size, beta, tau, max_len, min_len, positions)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_rows_whose_drafts_are_cut_short_beside_longer_ones(seed: int) -> None:
+    follows_the_definition(seed, [4, 7, 2, 5], 4, 5, math.inf, 14, 0, positions=7)
 
 
 def decode(block_size: int, errors: float, wrong: int | None) -> tuple[list[Any], list[Any], generator.Statistics]:
