@@ -19,10 +19,11 @@ _FORGET_TOKENS, _FORGET_COSTS = 0.999, 0.97
 _OUTLIER = 2.0
 """No time counts for more than so many times what was expected."""
 
-_REMEASURE, _SELDOM = 64, 1024
-"""Iterations after which what is not thought best is tried again: steps without a draft, which cost little, always
-after so many; drafts later and later while they don't pay.
-"""
+_REMEASURE = 64
+"""Iterations, at least, after which what is not thought best is tried again."""
+
+_BUDGET = 0.03
+"""The share of all time that trials may take. The first ones, without which nothing is known, are free."""
 
 _BURST = 3
 """Iterations of such a trial. The first doesn't count: what it works with is in no cache."""
@@ -51,6 +52,7 @@ class AutoLookahead(UniformLookahead):
         self.calibration = _Calibration(block_size)
         self.costs: dict[int, _Costs] = {}  # by the size of the batch, in powers of two
         self.drafts = 0
+        self.seconds = self.of_trials = 0.0
 
     def length(self) -> int:
         """See ``UniformLookahead.length``."""
@@ -60,7 +62,7 @@ class AutoLookahead(UniformLookahead):
             self.costs[size] = _Costs(self.block_size, None if nearest is None else self.costs[nearest])
         self.current = self.costs[size]
         self.classes: list[Array] = []
-        self.fixed = self.current.choose()
+        self.fixed = self.current.choose(self.of_trials <= _BUDGET * self.seconds)
         if self.fixed is None:
             self.surviving = np.ones(self.rows)  # the probability that all of a draft so far is accepted
             self.price = self.current.price()
@@ -84,6 +86,8 @@ class AutoLookahead(UniformLookahead):
 
     def record(self, sent: Array, accepted: Array, committed: Array, width: int, seconds: float) -> None:
         """See ``Lookahead.record``."""
+        self.seconds += seconds
+        self.of_trials += seconds if self.current.trying else 0.0
         self.current.add(int(committed.sum()), width, seconds, self.fixed)
         if self.classes:
             self.calibration.add(self.classes[:width], sent, accepted)
@@ -125,11 +129,11 @@ class _Costs:
     def __init__(self, block_size: int, similar: "_Costs | None" = None) -> None:
         """What batches of a ``similar`` size took spares this one most of its trials."""
         short, long = (min(length, block_size) for length in _TRIED)
-        self.trials: list[int | None] = [*[0] * _BURST, *[short] * _BURST, *[long] * _BURST, *[None] * _BURST]
+        self.trials: list[int | None] = [*[0] * _BURST, *[short] * _BURST, *[None] * _BURST]
+        self.trying = False  # whether this iteration is a trial
         self.last: int | None = -1  # what the iteration before this one was
         self.cycle = itertools.cycle([0, short, 0, long])
-        self.since = 0  # iterations since something was tried,
-        self.pause = _REMEASURE  # and how many there have to be
+        self.since = 0  # iterations since something was tried
         self.drafts_paid = False
         # weighted sums over lengths n > 0 and times t
         self.count = self.n = self.squares = self.t = self.products = 0.0
@@ -142,23 +146,20 @@ class _Costs:
             if not self.drafts_paid:  # they are tried later, as they would be there
                 self.trials = [0] * _BURST
 
-    def choose(self) -> int | None:
-        """A fixed length, 0 for no draft, or None for a draft as long as pays."""
-        if self.trials:
-            return self.trials.pop(0)
-        drafts_pay = self.drafted.value() >= self.undrafted.value()
-        if drafts_pay != self.drafts_paid:
-            self.drafts_paid, self.pause = drafts_pay, _REMEASURE
+    def choose(self, may_try: bool) -> int | None:
+        """A fixed length, 0 for no draft, or None for a draft as long as pays; what is not thought best only if it
+        ``may_try``.
+        """
         self.since += 1
-        if self.since < self.pause:
-            return None if drafts_pay else 0
-        self.since = 0
-        if drafts_pay:
-            self.trials = [next(self.cycle)] * _BURST
-        else:
-            self.trials = [None] * _BURST
-            self.pause = min(2 * self.pause, _SELDOM)
-        return self.trials.pop(0)
+        if not self.trials:
+            self.drafts_paid = self.drafted.value() >= self.undrafted.value()
+            if may_try and self.since > _REMEASURE:
+                self.since = 0
+                self.trials = [next(self.cycle) if self.drafts_paid else None] * _BURST
+        self.trying = bool(self.trials)
+        if self.trying:
+            return self.trials.pop(0)
+        return None if self.drafts_paid else 0
 
     def add(self, tokens: int, length: int, seconds: float, fixed: int | None) -> None:
         """An iteration with a draft of so many tokens, whose length was ``fixed`` or not."""

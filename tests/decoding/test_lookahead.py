@@ -104,7 +104,7 @@ def test_a_size_begins_with_what_is_known_of_others() -> None:
     for _ in range(40):
         assert not lookahead.choose().any()
         lookahead.record(nothing, nothing, one, 0, 1.0)
-    _, widths = simulate(lookahead, 16, (0.8,), (1.0, 0.3, 0.0))  # but it may be otherwise there
+    _, widths = simulate(lookahead, 16, (0.8,), (1.0, 0.3, 0.0), iterations=5000)  # but it may be otherwise there
     assert max(set(widths), key=widths.count) == 7
 
 
