@@ -14,6 +14,7 @@ EXTRAS = {
     "corpus": CORPUS,
     "plots": PLOTS,
     "bench": ["ctranslate2>=4.5"],
+    "tensorboard": ["tensorboardX>=2.6"],
     "dev": ["pytest>=8", "pytest-xdist>=3.6", "hypothesis>=6.100", "ruff>=0.9", "mypy>=1.14", *CORPUS, *PLOTS],
 }
 

@@ -21,6 +21,10 @@
 #               drafter (ROLE=ar_drafter) that learns from the verifier's own translations
 # ROLE          drafter (default), ar_drafter (default with RECIPE=low_resource) or verifier
 # VERIFIER      checkpoint that a new drafter starts from (default: random weights); ignored when SAVE_DIR has a checkpoint_last.pt
+# VALID_VERIFIER   checkpoint of the verifier that each validation decodes with to measure what the drafter is worth: "accepted" (tokens
+#               per iteration) and "alpha"; default: VERIFIER, as long as it is there; empty for none.  VALID_LINES  so many sentences
+#               from the beginning of the validation set (200). checkpoint_best.pt goes by the loss all the same, unless the flags
+#               --best-checkpoint-metric accepted --maximize-best-checkpoint-metric are given.
 # INIT_PARTS    what it takes from the verifier: encoder (default) or all
 # LR, WARMUP, MAX_UPDATE, DROPOUT
 #               0.0005, 10000, 300000, 0.1 (wmt14); 0.001, 4000, 50000, 0.2 (wmt16 and low_resource, whose verifier has DROPOUT 0.3)
@@ -42,7 +46,7 @@
 # MAX_POSITIONS longest source and target, in tokens (1000)
 # SAVE_INTERVAL_UPDATES   validates and saves every so many updates as well (default: after each epoch only)
 # KEEP          newest checkpoints of either kind to keep, best and last aside (10)
-# LOG_INTERVAL, TENSORBOARD   updates between two log lines (100); folder for TensorBoard's files
+# LOG_INTERVAL, TENSORBOARD   updates between two log lines (100); folder for TensorBoard's files (package tensorboardX)
 # CPU=1         trains on the CPU, in one process unless torchrun or SLURM start more;  CPU_AUTOCAST=bf16  with matrix products in
 #               bfloat16
 # FP16          half precision: 1 (default), or 0; 0 on the CPU
@@ -166,6 +170,7 @@ ar_drafter)
     ;;
 verifier)
     [ ${#FREEZE[@]} = 0 ] || fail "FREEZE_ENCODER is for drafters; leave it out with ROLE=verifier"
+    [ -z "${VALID_VERIFIER:-}" ] || fail "VALID_VERIFIER is for drafters; leave it out with ROLE=verifier"
     # Positions, activation and the scale of the embeddings are the drafter's, so that it can start from these weights.
     NETWORK+=(--no-scale-embedding)
     FLAGS+=(--arch "${ARCH:-transformer}" --criterion label_smoothed_cross_entropy --noise no_noise)
@@ -178,6 +183,14 @@ if [ -n "${SRC:-}" ] && [ -n "${TGT:-}" ]; then
 fi
 if [ -n "${SAVE_INTERVAL_UPDATES:-}" ]; then
     FLAGS+=(--save-interval-updates "$SAVE_INTERVAL_UPDATES" --keep-interval-updates "${KEEP:-10}")
+fi
+# A training that goes on needs no VERIFIER, so it may be gone; one that is asked for by name must be there.
+if [ -z "${VALID_VERIFIER+given}" ] && [ "$ROLE" != verifier ] && [ -f "${VERIFIER:-}" ]; then
+    VALID_VERIFIER=$VERIFIER
+fi
+if [ -n "${VALID_VERIFIER:-}" ]; then
+    need_file "$VALID_VERIFIER" "the verifier for validation (VALID_VERIFIER)"
+    FLAGS+=(--valid-AR-path "$VALID_VERIFIER" --valid-lines "${VALID_LINES:-200}")
 fi
 if [ -n "${TENSORBOARD:-}" ]; then
     FLAGS+=(--tensorboard-logdir "$TENSORBOARD")

@@ -2,6 +2,7 @@
 together.
 """
 
+import argparse
 import dataclasses
 import json
 import logging
@@ -208,6 +209,15 @@ def check_checkpoints(cfg: Any, path: str, source: Any, target: Any) -> tuple[fl
     )
 
 
+def check_verifier(path: str, option: str, source: Any, target: Any) -> None:
+    """Looks into a checkpoint before it is loaded; raises ``UserError`` if it is no verifier of these dictionaries."""
+    state = checkpoints.read(path, option)
+    if checkpoints.is_block(state):
+        raise UserError(f"{option}: {path} is a block drafter, but the verifier has to be autoregressive")
+    checkpoints.check_whole(state, path, option)
+    _check_dictionaries(state, path, option, source, target)
+
+
 def _check_dictionaries(state: dict[str, Any], path: str, option: str, source: Any, target: Any) -> None:
     saved = (state.get("task_state") or {}).get("dictionaries", {})
     differs = dictionaries.first_differing_side(saved, source, target)
@@ -274,6 +284,16 @@ def build_generator(task: Any, models: list[Any], options: Any, fairseq_generato
     if task.generates and cfg.strategy != "fairseq":
         _warm_up(decode, drafter, search, next(scoring.parameters()).device)
     return generator.Generator(decode, search.pad, search.eos)
+
+
+def build_speculative_generator(task: Any, drafter: Any, verifier: Any) -> generator.Generator:
+    """Draft and verify with beta 1, fairseq's defaults for everything else and the whole draft verified, as far as the
+    task's options don't say how long a draft is. Both models are on their device and in their precision.
+    """
+    search = _search_settings(task.cfg, task.target_dictionary, argparse.Namespace())
+    opened, size = _drafter(drafter, task.cfg, search, verifier, DecoderLayers, temperature=0.0)
+    speculation = SpeculationSettings(size, lookahead="constant")
+    return generator.Generator(generator.gad(opened, verifier, search, speculation), search.pad, search.eos)
 
 
 @torch.no_grad()

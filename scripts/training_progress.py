@@ -8,7 +8,7 @@ import re
 import sys
 
 TRAINING = re.compile(r"\| train_inner \|.*\bloss=([\d.]+).*\bnum_updates=(\d+)")
-VALIDATION = re.compile(r"\| valid on '[^']*' subset \| loss ([\d.]+)")
+VALIDATION = re.compile(r"\| valid on '[^']*' subset \| loss ([\d.]+)(?:.*\| accepted ([\d.]+))?")
 TOLD = re.compile(r"(?:train\.sh|error|\w*Error): ")
 
 
@@ -17,7 +17,8 @@ def short(line: str, name: str, updates: str) -> str | None:
     if match := TRAINING.search(line):
         return f"{name}: update {match[2]} of {updates}, loss {match[1]}"
     if match := VALIDATION.search(line):
-        return f"{name}: validation loss {match[1]}"
+        worth = "" if match[2] is None else f", {match[2]} tokens accepted per iteration"
+        return f"{name}: validation loss {match[1]}{worth}"
     if TOLD.match(line):
         return line.rstrip("\n")
     return None

@@ -149,10 +149,14 @@ class BlockDrafter(ModelDrafter):
         self.unk = unk
         self.decoder = model.decoder
         self.positions = model.decoder.max_positions()
-        self.plain = why_not_cached(model.decoder) is None
-        self.kind_of_layers = layers
-        self._versions: list[int] = []
-        self.refresh()
+        # The weights as they are now: of a drafter in training a new one has to be opened for each validation.
+        plain = why_not_cached(model.decoder) is None
+        self.project = self.int8 or output_projection(model.decoder)
+        self.layers = layers(model.decoder, self.int8 is not None) if plain else None
+        self.position_table = position_table(model.decoder)
+        self.embeddings: Embeddings | None = None
+        if self.layers is not None and self.layers.kernels and model.decoder.layernorm_embedding is None:
+            self.embeddings = Embeddings(model.decoder.embed_tokens.weight, 1.0, self.position_table)
 
     def start(
         self, src_tokens: Tensor, src_lengths: Tensor, capacity: int, verifier_out: EncoderOut | None = None
@@ -162,24 +166,11 @@ class BlockDrafter(ModelDrafter):
             encoder_out = self.encoder.with_copy_keys(verifier_out, src_tokens)
         else:
             encoder_out = self.encoder(src_tokens, src_lengths=src_lengths)
-        self.refresh()
         if self.layers is None:
             return BlockDraftState(self, encoder_out)
         if len(self.decoder.layers) == 1:
             return PrefixCachingDraftState(self, encoder_out, self.layers, min(capacity, self.positions))
         return RereadingDraftState(self, encoder_out, self.layers)
-
-    def refresh(self) -> None:
-        """Arranges the decoder's weights anew where they have changed: it may be in training."""
-        versions = [parameter._version for parameter in self.decoder.parameters()]
-        if versions != self._versions:
-            self._versions = versions
-            self.project = self.int8 or output_projection(self.decoder)
-            self.layers = self.kind_of_layers(self.decoder, self.int8 is not None) if self.plain else None
-            self.position_table = position_table(self.decoder)
-            self.embeddings: Embeddings | None = None
-            if self.layers is not None and self.layers.kernels and self.decoder.layernorm_embedding is None:
-                self.embeddings = Embeddings(self.decoder.embed_tokens.weight, 1.0, self.position_table)
 
 
 class BlockDraftState:

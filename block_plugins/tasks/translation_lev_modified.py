@@ -4,7 +4,9 @@ The task also holds the options of speculative decoding, so that fairseq's own c
 them.
 """
 
+import json
 import logging
+from argparse import Namespace
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,14 +17,16 @@ import torch
 from fairseq import utils
 from fairseq.data import data_utils
 from fairseq.dataclass import ChoiceEnum
+from fairseq.logging import progress_bar
 from fairseq.sequence_generator import SequenceGenerator
 from fairseq.tasks import register_task
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from omegaconf import OmegaConf
 
-from block_plugins import autocast, checkpoints, dictionaries, generation, noise
+from block_plugins import autocast, checkpoints, dictionaries, drafting_worth, generation, noise
 from block_plugins.criterions.fused_label_smoothing import LabelSmoothedCrossEntropyCriterion
 from block_plugins.distributed import batch_seed, unwrapped
+from block_plugins.drafting_worth import DraftingWorth
 from block_plugins.errors import UserError
 from block_plugins.models.block_nat import BlockNATModel
 
@@ -82,6 +86,17 @@ class TranslationLevModifiedConfig(TranslationConfig):
     )
     cpu_autocast: AUTOCAST_CHOICES = field(  # type: ignore[valid-type]
         default="none", metadata={"help": "train and validate on the CPU with matrix products in this precision"}
+    )
+    valid_AR_path: Optional[str] = field(  # noqa: UP045
+        default=None,
+        metadata={
+            "help": "checkpoint of a verifier: validation decodes with it and the drafter in training, and logs accepted "
+            "(tokens per iteration) and alpha (share of draft tokens that were accepted)"
+        },
+    )
+    valid_lines: int = field(
+        default=200,
+        metadata={"help": "with --valid-AR-path, decode so many sentences from the beginning of each validation set"},
     )
     strategy: STRATEGY_CHOICES = field(  # type: ignore[valid-type]
         default="fairseq",
@@ -192,6 +207,7 @@ class TranslationLevModifiedTask(TranslationTask):
         self.first_line = 0
         self.trace: generation.TraceFile | None = None
         self.coming: deque[list[int]] = deque()  # line numbers of the batches that fairseq-interactive will decode
+        self.worth: DraftingWorth | None = None  # of a drafter in training
 
     @classmethod
     def setup_task(cls, cfg: Any, **kwargs: Any) -> "TranslationLevModifiedTask":
@@ -207,6 +223,8 @@ class TranslationLevModifiedTask(TranslationTask):
             )
         if cfg.total_up < 1:
             raise UserError(f"--total-up must be at least 1, not {cfg.total_up}")
+        if cfg.valid_lines < 1:
+            raise UserError(f"--valid-lines must be at least 1, not {cfg.valid_lines}")
         paths = _checked_data_directories(cfg.data)
         if cfg.source_lang is None or cfg.target_lang is None:
             cfg.source_lang, cfg.target_lang = data_utils.infer_language_pair(paths[0])
@@ -237,6 +255,11 @@ class TranslationLevModifiedTask(TranslationTask):
         if everything.get("dataset") is not None and everything.dataset.required_batch_size_multiple > 1:
             # fairseq leaves out a last batch whose size is no multiple of this: lines of output would be missing
             everything.dataset.required_batch_size_multiple = 1
+        if common is not None and common.tensorboard_logdir and progress_bar.SummaryWriter is None:
+            raise UserError(
+                "--tensorboard-logdir needs the package tensorboardX: pip install tensorboardX, or leave the option out"
+            )
+        self._check_validation(everything)
         path = everything.common_eval.path if everything.get("common_eval") is not None else None
         if path is None:
             return
@@ -253,6 +276,25 @@ class TranslationLevModifiedTask(TranslationTask):
         generation.check_sampling(self.cfg, everything.generation)
         self.loading = f"--path: {path}"
         self.verifier_positions = generation.check_checkpoints(self.cfg, path, self.src_dict, self.tgt_dict)
+
+    def _check_validation(self, everything: Any) -> None:
+        """Raises ``UserError`` where the drafter's worth is asked for but can't be measured, or means the reverse."""
+        checkpoint = everything.get("checkpoint")
+        metric = None if checkpoint is None else checkpoint.best_checkpoint_metric
+        if metric in drafting_worth.METRICS and not self.cfg.valid_AR_path:
+            raise UserError(
+                f"--best-checkpoint-metric {metric} is measured with a verifier: give its checkpoint with "
+                f"{drafting_worth.OPTION}"
+            )
+        if metric in drafting_worth.METRICS and not checkpoint.maximize_best_checkpoint_metric:
+            raise UserError(
+                f"--best-checkpoint-metric {metric}: more is better; give --maximize-best-checkpoint-metric as well"
+            )
+        if self.cfg.valid_AR_path and everything.distributed_training.ddp_backend == "fully_sharded":
+            raise UserError(
+                f"{drafting_worth.OPTION}: with --ddp-backend fully_sharded no worker has the whole drafter to decode "
+                "with; leave one of the two out"
+            )
 
     def max_positions(self) -> tuple[float, float]:
         """Source and target tokens that the data may have: no more than the verifier of ``--AR-path`` can read."""
@@ -310,6 +352,9 @@ class TranslationLevModifiedTask(TranslationTask):
         return super().filter_indices_by_size(indices, dataset, max_positions, ignore_invalid_inputs)
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
+        """fairseq's model; with ``--valid-AR-path``, where that one is to be trained, the verifier is loaded first."""
+        if self.cfg.valid_AR_path and not from_checkpoint:
+            self.worth = DraftingWorth(self, self.cfg.valid_AR_path, self.cfg.valid_lines)
         model = super().build_model(cfg, from_checkpoint)
         if from_checkpoint:
             checkpoints.judge_weights(model, self.loading)
@@ -427,14 +472,35 @@ class TranslationLevModifiedTask(TranslationTask):
         scored = self._on_corrupted_batches(criterion, None, self.context_p(update_num))
         return super().train_step(sample, model, scored, optimizer, update_num, ignore_grad)
 
+    @torch.no_grad()
+    def begin_valid_epoch(self, epoch: int, model: Any) -> None:
+        """Opens ``model`` for what validation decodes: that reads the weights once, and they have changed."""
+        super().begin_valid_epoch(epoch, model)
+        if self.cfg.eval_bleu:
+            options = Namespace(**json.loads(self.cfg.eval_bleu_args))
+            self.sequence_generator = self.build_generator([model], options)
+        if self.worth is not None:
+            self.worth.open(model)
+
     def valid_step(
         self, sample: dict[str, Any], model: Any, criterion: Any
     ) -> tuple[torch.Tensor, Any, dict[str, Any]]:
-        """fairseq's validation step (with BLEU under ``--eval-bleu``), with the same noise in every validation."""
+        """fairseq's validation step (with BLEU under ``--eval-bleu``), with the same noise in every validation, and
+        under ``--valid-AR-path`` what the drafter's drafts are worth.
+        """
         target = sample["target"]
         generator = torch.Generator(device=target.device)
         generator.manual_seed(VALIDATION_SEED + int(sample["id"][0]))
-        return super().valid_step(sample, model, self._on_corrupted_batches(criterion, generator, None))
+        scored = self._on_corrupted_batches(criterion, generator, None)
+        loss, sample_size, log = super().valid_step(sample, model, scored)
+        if self.worth is not None:
+            log.update(self.worth.measure(unwrapped(model), sample))
+        return loss, sample_size, log
+
+    def reduce_metrics(self, logging_outputs: list[dict[str, Any]], criterion: Any) -> None:
+        """fairseq's metrics and the criterion's, and ``accepted`` and ``alpha`` where they were measured."""
+        super().reduce_metrics(logging_outputs, criterion)
+        drafting_worth.log_metrics(logging_outputs)
 
     def _on_corrupted_batches(
         self, criterion: Any, generator: torch.Generator | None, context_p: float | None
