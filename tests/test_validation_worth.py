@@ -43,7 +43,7 @@ class Training:
         self.folder = folder
         self.data = write_data(folder / "data")
         self.verifier = folder / "verifier" / "checkpoint_last.pt"
-        words = [*AUTOREGRESSIVE, "--max-update", "40", "--lr", "1e-2", "--disable-validation"]
+        words = [*AUTOREGRESSIVE, "--max-update", "80", "--lr", "1e-2", "--disable-validation"]
         here("train", *self.options("verifier", "--arch", "transformer", *words), cwd=folder)
 
     def options(self, save: str | Path, *flags: object) -> list[object]:
@@ -225,6 +225,8 @@ def test_measuring_leaves_everything_as_it_is(checkpoint: Path) -> None:
     before = torch.get_rng_state()
     task.valid_step(batch(SOURCES, TARGETS), model, GlatLoss(task, 0.1))
     assert torch.equal(torch.get_rng_state(), before)
+    model.train()
+    task.worth.measure(model, batch(SOURCES, TARGETS))
     assert all(module.training for module in model.modules())
     assert not any(weight.requires_grad for weight in task.worth.verifier.parameters())
     assert task.state_dict().keys() == make_task().state_dict().keys()
@@ -268,30 +270,33 @@ def test_bleu_in_validation_is_that_of_the_weights_of_the_moment() -> None:
 # ---- what can't work is told when training starts
 
 
-def test_mistakes(training: Training, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_that_do_not_go_together(training: Training, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def error(*flags: object) -> str:
         with pytest.raises(UserError) as caught:
             here("train", *training.options(tmp_path / "save", *BLOCK, "--lr", "1e-3", *flags), cwd=tmp_path)
-        assert not (tmp_path / "save").exists() or not list((tmp_path / "save").glob("*.pt"))
         return str(caught.value)
 
     given = ["--valid-AR-path", training.verifier]
     assert "--best-checkpoint-metric accepted is measured with a verifier" in error(*BY_WORTH)
     assert "give --maximize-best-checkpoint-metric" in error(*given, *BY_WORTH[:2])
-    assert "--valid-lines must be at least 1, not 0" in error(*given, "--valid-lines", 0)
-    assert "--valid-AR-path: there is no checkpoint nowhere.pt" in error("--valid-AR-path", "nowhere.pt")
     assert "--ddp-backend fully_sharded" in error(*given, "--ddp-backend", "fully_sharded")
     monkeypatch.setattr(progress_bar, "SummaryWriter", None)
     assert "--tensorboard-logdir needs the package tensorboardX" in error("--tensorboard-logdir", "tb")
 
-    (tmp_path / "text.pt").write_text("no checkpoint", encoding="utf-8")
-    assert "--valid-AR-path" in error("--valid-AR-path", tmp_path / "text.pt")
-    state = checkpoints.read(str(training.verifier), "--path")
-    state["task_state"]["dictionaries"]["target"][9] = "other"
-    torch.save(state, tmp_path / "other.pt")
-    message = error("--valid-AR-path", tmp_path / "other.pt")
-    assert message.startswith("error: --valid-AR-path") and "symbol 9 is 'other' in the first" in message
-    state["task_state"] = {}
-    state["cfg"]["model"] = Namespace(**{**TINY, "arch": "block", "_name": "block"})
-    torch.save(state, tmp_path / "block.pt")
-    assert "is a block drafter, but the verifier has to be auto" in error("--valid-AR-path", tmp_path / "block.pt")
+
+def test_verifiers_that_do_not_fit(checkpoint: Path, tmp_path: Path) -> None:
+    def error(**changes: Any) -> str:
+        torch.save({**checkpoints.read(str(checkpoint), "--path"), **changes}, tmp_path / "changed.pt")
+        with pytest.raises(UserError) as caught:
+            measuring_task(tmp_path / "changed.pt")
+        return str(caught.value).removeprefix("error: --valid-AR-path: ")
+
+    other = ["<s>", "<pad>", "</s>", "<unk>", "other"]
+    assert "symbol 4 is 'other' in the first" in error(task_state={"dictionaries": {"target": other}})
+    block = saved(drafter(make_task()), "block")
+    assert "is a block drafter, but the verifier has to be autoregressive" in error(**block)
+    assert "is not a fairseq checkpoint" in error(model=None)
+    with pytest.raises(UserError, match=r"--valid-AR-path: there is no checkpoint nowhere\.pt"):
+        measuring_task(Path("nowhere.pt"))
+    with pytest.raises(UserError, match="--valid-lines must be at least 1, not 0"):
+        make_task(write_data(tmp_path / "data"), valid_lines=0)
