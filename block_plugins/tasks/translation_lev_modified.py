@@ -90,8 +90,8 @@ class TranslationLevModifiedConfig(TranslationConfig):
     valid_AR_path: Optional[str] = field(  # noqa: UP045
         default=None,
         metadata={
-            "help": "checkpoint of a verifier: validation decodes with it and the drafter in training, and logs accepted "
-            "(tokens per iteration) and alpha (share of draft tokens that were accepted)"
+            "help": "checkpoint of a verifier: validation decodes with it and the drafter in training, and logs "
+            "accepted (tokens per iteration) and alpha (share of draft tokens that were accepted)"
         },
     )
     valid_lines: int = field(
