@@ -35,8 +35,8 @@ help_if_asked "$@"
 
 SRC=${SRC:-en} TGT=${TGT:-de}
 STRATEGY=${STRATEGY:-gad}
-BETA=${BETA:-5} TAU=${TAU:-3.0} BLOCK=${BLOCK:-25} BATCH=${BATCH:-32} BEAM=${BEAM:-5} BUFFER=${BUFFER:-2000}
-[[ $BATCH =~ ^[1-9][0-9]*$ ]] || fail "BATCH must be a number of sentences, at least 1, not $BATCH"
+BETA=${BETA:-5} TAU=${TAU:-3.0} BATCH=${BATCH:-32} BUFFER=${BUFFER:-2000}
+need_batch
 [[ $BUFFER =~ ^[1-9][0-9]*$ ]] || fail "BUFFER must be a number of lines, at least 1, not $BUFFER"
 [ "$BUFFER" -ge "$BATCH" ] || BUFFER=$BATCH
 
@@ -47,33 +47,7 @@ need_folder "$DATA" "the folder with the dictionaries (DATA)"
 need_file "$INPUT" "the source text (INPUT)"
 need_folder "$(dirname "$OUTPUT")" "the folder for the translation (OUTPUT)"
 
-# one process, also where there are several GPUs
-FLAGS=(--distributed-world-size 1 --strategy "$STRATEGY" --block-size "$BLOCK")
-case $STRATEGY in
-gad | drafter)
-    need DRAFTER "the drafter's checkpoint"
-    need_file "$DRAFTER" "the drafter (DRAFTER)"
-    FLAGS+=(--path "$DRAFTER")
-    ;;&
-gad | AR | left2right | fairseq)
-    need VERIFIER "the verifier's checkpoint"
-    need_file "$VERIFIER" "the verifier (VERIFIER)"
-    ;;&
-gad) FLAGS+=(--AR-path "$VERIFIER" --beta "$BETA" --tau "$TAU") ;;
-AR) FLAGS+=(--path "$VERIFIER") ;;
-left2right | fairseq) FLAGS+=(--path "$VERIFIER" --beam "$BEAM") ;;
-drafter) ;;
-*) fail "STRATEGY must be gad, AR, left2right, fairseq or drafter, not $STRATEGY" ;;
-esac
-[ -z "${LOOKAHEAD:-}" ] || FLAGS+=(--lookahead "$LOOKAHEAD")
-[ -z "${DRAFTER_DTYPE:-}" ] || FLAGS+=(--drafter-dtype "$DRAFTER_DTYPE")
-[ -z "${MAX_LEN_A:-}" ] || FLAGS+=(--max-len-a "$MAX_LEN_A")
-[ -z "${MAX_LEN_B:-}" ] || FLAGS+=(--max-len-b "$MAX_LEN_B")
-[ -z "${STATS:-}" ] || FLAGS+=(--stats-path "$STATS")
-[ "${CPU:-0}" != 1 ] || FLAGS+=(--cpu)
-[ "${FP16:-0}" != 1 ] || FLAGS+=(--fp16)
-[ "${BF16:-0}" != 1 ] || FLAGS+=(--bf16)
-[ "${CUDA_GRAPHS:-0}" != 1 ] || FLAGS+=(--cuda-graphs)
+decoding_flags
 need_fairseq fairseq-interactive
 
 WORK=$(mktemp -d)
@@ -92,11 +66,7 @@ STATUS=${PIPESTATUS[0]}
 set -e
 [ -z "${LOG:-}" ] || cat "$WORK/log" "$WORK/errors" > "$LOG"
 if [ "$STATUS" -ne 0 ]; then
-    # The plugin's own line if there is one, else the last line of a traceback.
-    REASON=$(cat "$WORK/log" "$WORK/errors" | grep '^error: ' | tail -n 1 || true)
-    [ -n "$REASON" ] || REASON=$(grep -v -e '^[[:space:]]*$' -e '^INFO:' "$WORK/errors" | tail -n 1 || true)
-    REASON=${REASON:-fairseq-interactive ended with status $STATUS}
-    echo "error: ${REASON#error: }" >&2
+    reason "$WORK/log" "$WORK/errors" "fairseq-interactive ended with status $STATUS" >&2
     exit "$STATUS"
 fi
 python "$ROOT/scripts/hypotheses.py" --lines "$LINES_IN" --name "$INPUT" < "$WORK/log" > "$PARTIAL"

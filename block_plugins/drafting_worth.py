@@ -36,7 +36,7 @@ class DraftingWorth:
         self.lines = lines
         generation.check_verifier(path, OPTION, task.src_dict, task.tgt_dict)
         with torch.random.fork_rng(devices=[]):  # weights are drawn before the checkpoint's take their place
-            self.verifier = checkpoints.load_model(path, OPTION, task).requires_grad_(False)
+            self.verifier: Any = checkpoints.load_model(path, OPTION, task).requires_grad_(False)
         self.generator: Generator | None = None
 
     @torch.no_grad()

@@ -85,3 +85,48 @@ need_equal_lengths() {
     [ "$lines" -eq "$others" ] || fail "$3 differ in their number of lines: $lines and $others"
     [ "$lines" -gt 0 ] || fail "$3 are empty"
 }
+
+need_batch() {
+    [[ $BATCH =~ ^[1-9][0-9]*$ ]] || fail "BATCH must be a number of sentences, at least 1, not $BATCH"
+}
+
+# decoding_flags: FLAGS, what the variables that inference.sh describes (from DRAFTER on) mean to fairseq's tools.
+decoding_flags() {
+    # one process, also where there are several GPUs
+    FLAGS=(--distributed-world-size 1 --strategy "$STRATEGY" --block-size "${BLOCK:-25}")
+    case $STRATEGY in
+    gad | drafter)
+        need DRAFTER "the drafter's checkpoint"
+        need_file "$DRAFTER" "the drafter (DRAFTER)"
+        FLAGS+=(--path "$DRAFTER")
+        ;;&
+    gad | AR | left2right | fairseq)
+        need VERIFIER "the verifier's checkpoint"
+        need_file "$VERIFIER" "the verifier (VERIFIER)"
+        ;;&
+    gad) FLAGS+=(--AR-path "$VERIFIER" --beta "$BETA" --tau "$TAU") ;;
+    AR) FLAGS+=(--path "$VERIFIER") ;;
+    left2right | fairseq) FLAGS+=(--path "$VERIFIER" --beam "${BEAM:-5}") ;;
+    drafter) ;;
+    *) fail "STRATEGY must be gad, AR, left2right, fairseq or drafter, not $STRATEGY" ;;
+    esac
+    [ -z "${LOOKAHEAD:-}" ] || FLAGS+=(--lookahead "$LOOKAHEAD")
+    [ -z "${DRAFTER_DTYPE:-}" ] || FLAGS+=(--drafter-dtype "$DRAFTER_DTYPE")
+    [ -z "${MAX_LEN_A:-}" ] || FLAGS+=(--max-len-a "$MAX_LEN_A")
+    [ -z "${MAX_LEN_B:-}" ] || FLAGS+=(--max-len-b "$MAX_LEN_B")
+    [ -z "${STATS:-}" ] || FLAGS+=(--stats-path "$STATS")
+    [ "${CPU:-0}" != 1 ] || FLAGS+=(--cpu)
+    [ "${FP16:-0}" != 1 ] || FLAGS+=(--fp16)
+    [ "${BF16:-0}" != 1 ] || FLAGS+=(--bf16)
+    [ "${CUDA_GRAPHS:-0}" != 1 ] || FLAGS+=(--cuda-graphs)
+}
+
+# reason LOG ERRORS OTHERWISE: why a fairseq tool failed, in one line: the plugin's own if there is one, else the last line of a
+# traceback.
+reason() {
+    local line
+    line=$(cat "$1" "$2" | grep '^error: ' | tail -n 1 || true)
+    [ -n "$line" ] || line=$(grep -v -e '^[[:space:]]*$' -e '^INFO:' "$2" | tail -n 1 || true)
+    line=${line:-$3}
+    echo "error: ${line#error: }"
+}

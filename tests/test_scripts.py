@@ -243,6 +243,37 @@ def test_train_an_autoregressive_drafter(stand_in: Path, tmp_path: Path) -> None
     assert not given.keys() & {"--src-embedding-copy", "--apply-bert-init", "--block-size"}
 
 
+def test_train_measures_with_the_verifier_that_is_there(stand_in: Path, tmp_path: Path) -> None:
+    (tmp_path / "save").mkdir()
+    with zipfile.ZipFile(tmp_path / "save" / "checkpoint_last.pt", "w") as archive:  # a training that goes on
+        archive.writestr("data", "update 10")
+    for name in ("v.pt", "other.pt"):
+        (tmp_path / name).touch()
+
+    def measured(**variables: str) -> str | None:
+        return flags(stand_in, tmp_path, **variables).get("--valid-AR-path")
+
+    assert measured(VERIFIER="v.pt") == "v.pt"
+    assert measured(VERIFIER="v.pt", VALID_VERIFIER="other.pt", ROLE="ar_drafter") == "other.pt"
+    assert measured(VALID_VERIFIER="other.pt") == "other.pt"
+    assert measured(VERIFIER="v.pt", VALID_VERIFIER="") is None
+    assert measured(VERIFIER="gone.pt") is None
+    assert flags(stand_in, tmp_path, VERIFIER="v.pt", VALID_LINES="50")["--valid-lines"] == "50"
+    variables = {"PYTHON_BIN": str(stand_in), "DATA": str(stand_in), "SAVE_DIR": "save", "VALID_VERIFIER": "gone.pt"}
+    assert "(VALID_VERIFIER) gone.pt does not exist" in error_line(run("train.sh", cwd=tmp_path, **variables))
+
+
+def test_progress_of_training_in_short() -> None:
+    line = "2026 | INFO | valid | epoch 1 | valid on 'valid' subset | loss 5.3 | ppl 9 | accepted 1.12 | alpha 0.1 |"
+    without = line.replace("accepted 1.12 | alpha 0.1 ", "")
+    result = subprocess.run(
+        [sys.executable, ROOT / "scripts/training_progress.py", "drafter", "600"],
+        input=f"{line}\n{without}\n", capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    expected = ["drafter: validation loss 5.3, 1.12 tokens accepted per iteration", "drafter: validation loss 5.3"]
+    assert result.stdout.splitlines() == expected
+
+
 def test_train_goes_on_from_the_newest_whole_checkpoint(stand_in: Path, tmp_path: Path) -> None:
     save = tmp_path / "save"
     save.mkdir()

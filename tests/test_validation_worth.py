@@ -3,6 +3,7 @@
 import json
 import logging
 import re
+import shlex
 from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,50 +23,12 @@ from block_plugins.errors import UserError
 
 SOURCES = [[10, 11, 12], [13], [14, 15, 16, 17, 18], [19, 20]]
 TARGETS = [[20, 21, 22, 23], [24], [25, 26, 27], [28]]
-SIZES = [
-    "-s",
-    "en",
-    "-t",
-    "de",
-    "--cpu",
-    "--encoder-layers",
-    "1",
-    "--decoder-layers",
-    "1",
-    "--encoder-embed-dim",
-    "16",
-    "--encoder-ffn-embed-dim",
-    "32",
-    "--max-source-positions",
-    "40",
-    "--max-target-positions",
-    "40",
-    "--encoder-learned-pos",
-    "--decoder-learned-pos",
-    "--share-all-embeddings",
-    "--optimizer",
-    "adam",
-    "--max-tokens",
-    "60",
-    "--log-format",
-    "simple",
-    "--log-interval",
-    "1",
-    "--seed",
-    "3",
-]
-BLOCK = [
-    "--arch",
-    "block",
-    "--src-embedding-copy",
-    "--criterion",
-    "glat_loss",
-    "--noise",
-    "block_mask",
-    "--block-size",
-    "4",
-]
-AUTOREGRESSIVE = ["--criterion", "label_smoothed_cross_entropy", "--noise", "no_noise"]
+SIZES = shlex.split("""
+-s en -t de --cpu --encoder-layers 1 --decoder-layers 1 --encoder-embed-dim 16 --encoder-ffn-embed-dim 32
+--max-source-positions 40 --max-target-positions 40 --encoder-learned-pos --decoder-learned-pos
+--share-all-embeddings --optimizer adam --max-tokens 60 --log-format simple --log-interval 1 --seed 3""")
+BLOCK = shlex.split("--arch block --src-embedding-copy --criterion glat_loss --noise block_mask --block-size 4")
+AUTOREGRESSIVE = shlex.split("--criterion label_smoothed_cross_entropy --noise no_noise")
 BY_WORTH = ["--best-checkpoint-metric", "accepted", "--maximize-best-checkpoint-metric"]
 
 
