@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 from fairseq.data import Dictionary, indexed_dataset
-from fairseq_tools import PLUGIN, column, here
+from fairseq_tools import PLUGIN, column, here, script_environment
 from sacremoses import MosesDetokenizer, MosesTokenizer
 from subword_nmt.apply_bpe import BPE
 from subword_nmt.learn_bpe import learn_bpe
-from test_scripts import environment, error_line
+from test_scripts import error_line
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = """Open the file's menu, please.
@@ -87,7 +87,7 @@ class Translator:
     def __init__(self, cwd: Path, *arguments: object, **variables: str) -> None:
         self.process = subprocess.Popen(
             [ROOT / "scripts/translate.sh", *map(str, arguments)],
-            cwd=cwd, env=environment(**variables), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            cwd=cwd, env=script_environment(**variables), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, text=True, encoding="utf-8", start_new_session=True,
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a test runner may ignore it
         )  # fmt: skip
@@ -195,7 +195,7 @@ def test_options_reach_fairseq(stand_in: dict[str, str], tmp_path: Path) -> None
 
 def test_a_line_that_is_no_text_ends_the_job_with_its_number(stand_in: dict[str, str], tmp_path: Path) -> None:
     result = subprocess.run(
-        [ROOT / "scripts/translate.sh"], cwd=tmp_path, env=environment(**stand_in), input=b"a\nb\xff\nc\n",
+        [ROOT / "scripts/translate.sh"], cwd=tmp_path, env=script_environment(**stand_in), input=b"a\nb\xff\nc\n",
         capture_output=True, timeout=60,
     )  # fmt: skip
     assert (result.returncode, result.stdout) == (1, b"A\n")
@@ -211,7 +211,12 @@ def test_a_failure_is_told_while_the_input_is_still_open(stand_in: dict[str, str
 def test_a_reader_that_leaves_and_ctrl_c_are_no_errors(stand_in: dict[str, str], tmp_path: Path) -> None:
     command = f"yes | '{ROOT}/scripts/translate.sh' | head -n 2"
     result = subprocess.run(
-        ["bash", "-c", command], cwd=tmp_path, env=environment(**stand_in), capture_output=True, text=True, timeout=60
+        ["bash", "-c", command],
+        cwd=tmp_path,
+        env=script_environment(**stand_in),
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert (result.stdout, result.stderr) == ("Y\nY\n", "")
 
@@ -235,7 +240,7 @@ def test_what_is_missing_is_told(stand_in: dict[str, str], tmp_path: Path) -> No
     def error(*arguments: str, **variables: str) -> str:
         result = subprocess.run(
             [ROOT / "scripts/translate.sh", *arguments],
-            cwd=tmp_path, env=environment(**variables), stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            cwd=tmp_path, env=script_environment(**variables), stdin=subprocess.DEVNULL, capture_output=True, text=True,
         )  # fmt: skip
         return error_line(result)
 
