@@ -217,7 +217,7 @@ def test_a_reader_that_leaves_and_ctrl_c_are_no_errors(stand_in: dict[str, str],
         capture_output=True,
         text=True,
         timeout=60,
-    )
+    )  # fmt: skip
     assert (result.stdout, result.stderr) == ("Y\nY\n", "")
 
     translator = Translator(tmp_path, **stand_in)
