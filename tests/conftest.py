@@ -6,7 +6,10 @@ import pytest
 import torch
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-LONGEST_FIRST = ["test_scripts.py", "test_main_job.py", "test_reference.py", "test_lossless.py"]
+LONGEST_FIRST = [
+    *("test_scripts.py", "test_main_job.py", "test_training_cli.py", "test_reference.py", "test_lossless.py"),
+    *("test_get_data.py", "test_benchmarks.py", "test_validation_worth.py", "test_translate.py", "test_trace.py"),
+]
 """Files that take the longest. Where files are shared out among workers, the last one to finish mustn't begin late."""
 
 

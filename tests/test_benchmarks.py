@@ -185,7 +185,7 @@ def test_time_against_length(
 ) -> None:
     output = tmp_path / "length.md"
     models = ["--data", *pair] if given else ["--layers", 1, "--width", 64, "--symbols", 40]
-    words = [*models, "--lengths", 6, 12, 24, "--passes", 2, "--block-size", 4, "--output", output]
+    words = [*models, "--lengths", 6, 12, 24, "--passes", 1, "--block-size", 4, "--output", output]
     call(benchmark("length", monkeypatch), words, monkeypatch)
     content = json.loads(output.with_suffix(".json").read_text(encoding="utf-8"))
     names = ["AR", "GAD, drafter"] if given else ["AR", "GAD, shallow drafter", "GAD, drafter of 1 layers"]

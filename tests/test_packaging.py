@@ -70,7 +70,8 @@ def test_all_of_the_plugin_is_packaged(metadata: dict[str, Any]) -> None:
     assert {str(folder.relative_to(ROOT)).replace(os.sep, ".") for folder in folders} == set(metadata["packages"])
     ((package, patterns),) = metadata["package_data"].items()
     files = {path for pattern in patterns for path in (ROOT / package).glob(pattern)}
-    others = {path for path in (ROOT / "block_plugins").rglob("*.*") if path.suffix not in (".py", ".pyc")}
+    everything = (path for path in (ROOT / "block_plugins").rglob("*.*") if "__pycache__" not in path.parts)
+    others = {path for path in everything if path.suffix != ".py"}
     assert files == others and {path.name for path in files} >= {"drafter_wmt14.yaml", "drafter_wmt16.yaml"}
     assert (metadata["name"], metadata["python_requires"], metadata["license"]) == ("fairseq-gad", ">=3.11", "MIT")
     assert metadata["extras_require"].keys() >= {"dev", "bench", "plots"}
