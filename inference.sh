@@ -66,7 +66,7 @@ STATUS=${PIPESTATUS[0]}
 set -e
 [ -z "${LOG:-}" ] || cat "$WORK/log" "$WORK/errors" > "$LOG"
 if [ "$STATUS" -ne 0 ]; then
-    reason "$WORK/log" "$WORK/errors" "fairseq-interactive ended with status $STATUS" >&2
+    tool_error "$WORK/log" "$WORK/errors" "fairseq-interactive ended with status $STATUS" >&2
     exit "$STATUS"
 fi
 python "$ROOT/scripts/hypotheses.py" --lines "$LINES_IN" --name "$INPUT" < "$WORK/log" > "$PARTIAL"

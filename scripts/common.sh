@@ -76,14 +76,17 @@ split_text_of() {
     if ! is_generate_log "$2" && grep -qF '##AT##-##AT##' "$2"; then cat "$2"; else text_of "$1" "$2" | compound_split; fi
 }
 
-# need_equal_lengths FILE OTHER NAMES: both have as many lines, and some. Scorers stop at the end of the shorter file and say
-# nothing.
-need_equal_lengths() {
+# same_lines FILE OTHER NAMES: both must have as many lines.
+same_lines() {
     local lines others
     lines=$(grep -c '' "$1" || true)
     others=$(grep -c '' "$2" || true)
     [ "$lines" -eq "$others" ] || fail "$3 differ in their number of lines: $lines and $others"
-    [ "$lines" -gt 0 ] || fail "$3 are empty"
+}
+# The same, and there must be some. Scorers stop at the end of the shorter file and say nothing.
+need_equal_lengths() {
+    same_lines "$@"
+    [ -s "$1" ] || fail "$3 are empty"
 }
 
 need_batch() {
@@ -121,9 +124,9 @@ decoding_flags() {
     [ "${CUDA_GRAPHS:-0}" != 1 ] || FLAGS+=(--cuda-graphs)
 }
 
-# reason LOG ERRORS OTHERWISE: why a fairseq tool failed, in one line: the plugin's own if there is one, else the last line of a
+# tool_error LOG ERRORS OTHERWISE: why a fairseq tool failed, in one line: the plugin's own if there is one, else the last line of a
 # traceback.
-reason() {
+tool_error() {
     local line
     line=$(cat "$1" "$2" | grep '^error: ' | tail -n 1 || true)
     [ -n "$line" ] || line=$(grep -v -e '^[[:space:]]*$' -e '^INFO:' "$2" | tail -n 1 || true)

@@ -67,12 +67,6 @@ step() {
     "${@:2}" > "$MESSAGES" 2>&1 || fail "$1: $(reason)"
 }
 
-same_lines() { # FILE FILE WHAT
-    local first second
-    first=$(awk 'END { print NR }' "$1") second=$(awk 'END { print NR }' "$2")
-    [ "$first" -eq "$second" ] || fail "$3 differ in their number of lines: $first and $second"
-}
-
 # take_out ARCHIVE SRC_MEMBER TGT_MEMBER PREFIX [FILTER]: the two members as PREFIX.SRC and PREFIX.TGT
 take_out() {
     local archive=$OUT/archives/$1 lang member

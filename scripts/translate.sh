@@ -81,7 +81,7 @@ set +e
 STATUS=("${PIPESTATUS[@]}")
 [ "${STATUS[1]}" -eq 0 ] || exit "${STATUS[1]}" # the reader of the output has gone, and needs no explanation
 if [ "${STATUS[0]}" -ne 0 ]; then
-    reason /dev/null "$WORK/errors" "fairseq-interactive ended with status ${STATUS[0]}" >&2
+    tool_error /dev/null "$WORK/errors" "fairseq-interactive ended with status ${STATUS[0]}" >&2
     exit "${STATUS[0]}"
 fi
 wait "$READER" || {

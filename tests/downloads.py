@@ -2,11 +2,9 @@
 
 import contextlib
 import io
-import os
 import re
 import shutil
 import subprocess
-import sys
 import tarfile
 import threading
 from collections.abc import Callable, Iterator
@@ -14,9 +12,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from fairseq_tools import script_environment
 
 ROOT = Path(__file__).resolve().parents[1]
-BIN = Path(sys.executable).parent
 OWN_VARIABLES = re.compile(r".*_(URL|SHA256)|OUT|WORKERS|TRIES|BPE_SYMBOLS|PYTHON_BIN|.*_proxy", re.IGNORECASE)
 needs_curl = pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not on the PATH")
 
@@ -26,14 +24,8 @@ PAGE = b"""<!DOCTYPE html><html><head><title>Google Drive - Virus scan warning</
 
 def environment(**variables: str) -> dict[str, str]:
     """This process's environment without variables that the scripts read, and with ``variables``."""
-    inherited = {name: value for name, value in os.environ.items() if not OWN_VARIABLES.fullmatch(name)}
-    return {
-        **inherited,
-        "OMP_NUM_THREADS": "1",
-        "WORKERS": "1",
-        "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
-        **variables,
-    }
+    inherited = {name: value for name, value in script_environment().items() if not OWN_VARIABLES.fullmatch(name)}
+    return {**inherited, "WORKERS": "1", **variables}
 
 
 def run(
@@ -55,15 +47,6 @@ def succeed(script: str, *arguments: str, **variables: str) -> subprocess.Comple
     result = run(script, *arguments, **variables)
     assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
     return result
-
-
-def error_line(result: subprocess.CompletedProcess[str]) -> str:
-    """The one line that a failed script printed to standard error."""
-    assert result.returncode != 0
-    lines = result.stderr.splitlines()
-    assert len(lines) == 1, result.stderr
-    assert lines[0].startswith("error: ")
-    return lines[0]
 
 
 def archive(path: Path, members: dict[str, bytes]) -> str:

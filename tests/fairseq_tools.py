@@ -32,6 +32,15 @@ def script_environment(**variables: str) -> dict[str, str]:
     }
 
 
+def error_line(result: subprocess.CompletedProcess[str]) -> str:
+    """The one line that a failed script printed to standard error."""
+    assert result.returncode != 0
+    lines = result.stderr.splitlines()
+    assert len(lines) == 1, result.stderr
+    assert lines[0].startswith("error: ")
+    return lines[0]
+
+
 def run(tool: str, *arguments: object, cwd: Path, stdin: str = "") -> subprocess.CompletedProcess[str]:
     """Runs ``fairseq-TOOL`` of this environment from ``cwd``."""
     return subprocess.run(

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from downloads import PAGE, ROOT, breaking_server, environment, error_line, files, needs_curl, run, succeed
+from downloads import PAGE, ROOT, breaking_server, environment, files, needs_curl, run, succeed
+from fairseq_tools import error_line
 
 CODES = b"#version: 0.2\nt h\nth e</w>\n"
 DICTIONARY = b"the 3\na@@ 2\nb 1\n"

@@ -14,8 +14,9 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from downloads import PAGE, ROOT, archive, breaking_server, environment, error_line, files, needs_curl, run, succeed
+from downloads import PAGE, ROOT, archive, breaking_server, environment, files, needs_curl, run, succeed
 from fairseq.data import Dictionary, indexed_dataset
+from fairseq_tools import error_line
 
 CODES = b"t h\ne </w>\nth e</w>\nT h\nTh e</w>\nD a\ns </w>\nDa s</w>\ni s\nt </w>\nis t</w>\n"
 """In the format without a version, as the published ones: the end of a word is a symbol of its own."""

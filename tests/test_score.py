@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from test_scripts import error_line, run, succeed
+from fairseq_tools import error_line
+from test_scripts import run, succeed
 
 SCRIPT = "scripts/score.sh"
 

@@ -17,7 +17,7 @@ import pytest
 import sacrebleu
 import torch
 from fairseq.checkpoint_utils import load_checkpoint_to_cpu
-from fairseq_tools import script_environment
+from fairseq_tools import error_line, script_environment
 
 import block_plugins.checkpoints  # noqa: F401 - lets torch.load read the classes in fairseq's checkpoints
 
@@ -42,15 +42,6 @@ def succeed(script: str, *arguments: str | Path, cwd: Path, **variables: str) ->
     result = run(script, *arguments, cwd=cwd, **variables)
     assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
     return result
-
-
-def error_line(result: subprocess.CompletedProcess[str]) -> str:
-    """The one line that a failed script printed to standard error."""
-    assert result.returncode != 0
-    lines = result.stderr.splitlines()
-    assert len(lines) == 1, result.stderr
-    assert lines[0].startswith("error: ")
-    return lines[0]
 
 
 def updates_of(checkpoint: Path) -> tuple[int, int]:

@@ -12,11 +12,10 @@ from pathlib import Path
 
 import pytest
 from fairseq.data import Dictionary, indexed_dataset
-from fairseq_tools import PLUGIN, column, here, script_environment
+from fairseq_tools import PLUGIN, column, error_line, here, script_environment
 from sacremoses import MosesDetokenizer, MosesTokenizer
 from subword_nmt.apply_bpe import BPE
 from subword_nmt.learn_bpe import learn_bpe
-from test_scripts import error_line
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = """Open the file's menu, please.
