@@ -37,23 +37,19 @@ class DraftingWorth:
         generation.check_verifier(path, OPTION, task.src_dict, task.tgt_dict)
         with torch.random.fork_rng(devices=[]):  # weights are drawn before the checkpoint's take their place
             self.verifier: Any = checkpoints.load_model(path, OPTION, task).requires_grad_(False)
-        self.generator: Generator | None = None
 
     @torch.no_grad()
     def open(self, drafter: Any) -> None:
-        """To be called before each validation: decoding arranges the weights of ``drafter`` as they are now."""
+        """To be called when a validation begins: decoding arranges the weights of ``drafter`` as they are now."""
         weight = next(drafter.parameters())
         self.verifier.to(device=weight.device, dtype=weight.dtype)
         with _evaluating(drafter):
-            self.generator = generation.build_speculative_generator(self.task, drafter, self.verifier)
+            self.generator: Generator = generation.build_speculative_generator(self.task, drafter, self.verifier)
 
     def measure(self, drafter: Any, sample: dict[str, Any]) -> dict[str, int]:
-        """The counts of one batch, by the names under which they are logged; zeros where none of its sentences is among
-        those to decode. Sentences longer than the verifier's positions are left out.
+        """The counts of one batch of that validation, by the names under which they are logged; zeros where none of its
+        sentences is to be decoded. Sentences longer than the verifier's positions are left out.
         """
-        if self.generator is None:
-            self.open(drafter)
-        assert self.generator is not None
         source, length = sample["net_input"]["src_tokens"], sample["net_input"]["src_lengths"]
         # by their number in the set, so that the choice doesn't depend on batches and workers
         chosen = (sample["id"] < self.lines) & (length <= self.verifier.max_positions()[0])

@@ -189,8 +189,7 @@ def check_checkpoints(cfg: Any, path: str, source: Any, target: Any) -> tuple[fl
             raise UserError(
                 f"--path: {one} is a block drafter, but --strategy {cfg.strategy} needs an autoregressive model there"
             )
-        checkpoints.check_whole(state, one, "--path")
-        _check_dictionaries(state, one, "--path", source, target)
+        _check_contents(state, one, "--path", source, target)
     if not cfg.AR_path:
         return float("inf"), float("inf")
     drafts = checkpoints.is_drafter(state)
@@ -201,8 +200,7 @@ def check_checkpoints(cfg: Any, path: str, source: Any, target: Any) -> tuple[fl
             f"--path {path} and --AR-path {cfg.AR_path} are {found}: give the drafter with --path and the "
             "verifier, which is autoregressive, with --AR-path"
         )
-    checkpoints.check_whole(state, cfg.AR_path, "--AR-path")
-    _check_dictionaries(state, cfg.AR_path, "--AR-path", source, target)
+    _check_contents(state, cfg.AR_path, "--AR-path", source, target)
     return (
         checkpoints.model_option(state, "max_source_positions") or float("inf"),
         checkpoints.model_option(state, "max_target_positions") or float("inf"),
@@ -214,11 +212,12 @@ def check_verifier(path: str, option: str, source: Any, target: Any) -> None:
     state = checkpoints.read(path, option)
     if checkpoints.is_block(state):
         raise UserError(f"{option}: {path} is a block drafter, but the verifier has to be autoregressive")
+    _check_contents(state, path, option, source, target)
+
+
+def _check_contents(state: dict[str, Any], path: str, option: str, source: Any, target: Any) -> None:
+    """Raises ``UserError`` where a checkpoint isn't whole, or has other dictionaries."""
     checkpoints.check_whole(state, path, option)
-    _check_dictionaries(state, path, option, source, target)
-
-
-def _check_dictionaries(state: dict[str, Any], path: str, option: str, source: Any, target: Any) -> None:
     saved = (state.get("task_state") or {}).get("dictionaries", {})
     differs = dictionaries.first_differing_side(saved, source, target)
     if differs is not None:
@@ -287,8 +286,8 @@ def build_generator(task: Any, models: list[Any], options: Any, fairseq_generato
 
 
 def build_speculative_generator(task: Any, drafter: Any, verifier: Any) -> generator.Generator:
-    """Draft and verify with beta 1, fairseq's defaults for everything else and the whole draft verified, as far as the
-    task's options don't say how long a draft is. Both models are on their device and in their precision.
+    """Draft and verify for ``--valid-AR-path``: beta 1, the whole draft verified, drafts as long as the task's options
+    say, and fairseq's defaults otherwise. Both models are on their device and in their precision.
     """
     search = _search_settings(task.cfg, task.target_dictionary, argparse.Namespace())
     opened, size = _drafter(drafter, task.cfg, search, verifier, DecoderLayers, temperature=0.0)

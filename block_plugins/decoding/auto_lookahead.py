@@ -142,9 +142,13 @@ class _Costs:
         if similar is not None and not similar.trials:
             self.count, self.n, self.squares = similar.count, similar.n, similar.squares
             self.t, self.products = similar.t, similar.products
-            self.drafts_paid = similar.drafted.value() >= similar.undrafted.value()
+            self.drafts_paid = similar.drafts_pay()
             if not self.drafts_paid:  # they are tried later, as they would be there
                 self.trials = [0] * _BURST
+
+    def drafts_pay(self) -> bool:
+        """Whether drafts brought as many tokens a second as steps without them."""
+        return self.drafted.value() >= self.undrafted.value()
 
     def choose(self, may_try: bool) -> int | None:
         """A fixed length, 0 for no draft, or None for a draft as long as pays; what is not thought best only if it
@@ -152,7 +156,7 @@ class _Costs:
         """
         self.since += 1
         if not self.trials:
-            self.drafts_paid = self.drafted.value() >= self.undrafted.value()
+            self.drafts_paid = self.drafts_pay()
             if may_try and self.since > _REMEASURE:
                 self.since = 0
                 self.trials = [next(self.cycle) if self.drafts_paid else None] * _BURST

@@ -72,15 +72,15 @@ def speculate(
                 last = torch.from_numpy(hypotheses.last()).to(device).unsqueeze(1)  # [b, 1]: new to the verifier
                 logits = verifier.step(torch.cat([last, drafted], dim=1), length)  # [b, width + 1, V]
                 log_probs = constraints.log_probs(logits, length, hypotheses.prefix, drafted)
-                if settings.sampling is not None:
-                    probs = None if draft.probs is None else draft.probs[:, :width]
-                    valid = _valid(drafted, limit, hypotheses.eos)
-                    verdict = judge_by_chance(log_probs, drafted, probs, valid, settings.sampling)
-                elif settings.beta > 1:
-                    valid = _valid(drafted, limit, hypotheses.eos)
-                    verdict = judge(log_probs, drafted, valid, settings.beta, settings.tau)
-                else:
+                if settings.sampling is None and settings.beta == 1:
                     verdict = judge_exactly(log_probs, drafted)
+                else:
+                    valid = _valid(drafted, limit, hypotheses.eos)
+                    if settings.sampling is None:
+                        verdict = judge(log_probs, drafted, valid, settings.beta, settings.tau)
+                    else:
+                        probs = None if draft.probs is None else draft.probs[:, :width]
+                        verdict = judge_by_chance(log_probs, drafted, probs, valid, settings.sampling)
                 tokens, scores = verdict.tokens, verdict.scores
                 sent = accepted = limit
                 if width > 0:
