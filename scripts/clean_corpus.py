@@ -13,7 +13,7 @@ these rules that it breaks, and is never repaired:
     length       a side has more than --max-tokens tokens
     ratio        target tokens / source tokens are outside --min-ratio ... --max-ratio
     held-out     a side is a segment of the files --exclude, or has a sentence in common with one
-    exact        an earlier pair that was kept is the same in both sentences, but for case, spacing and punctuation
+    exact        an earlier pair that broke none of these is the same but for case, spacing and punctuation
     fuzzy        an earlier pair that was kept is nearly the same: of all sequences of 5 characters that the two pairs
                  have in what `exact` compares, --fuzzy or more are in both (Jaccard similarity)
 
