@@ -9,13 +9,15 @@ FAIRSEQ = [
     'fairseq-fixed>=0.12.3.1,<0.13; platform_system != "Linux" or platform_machine != "x86_64"',
 ]
 CORPUS = ["lxml>=5", "py3langid>=0.4"]
+CLEAN = ["rensa>=0.5"]
 PLOTS = ["matplotlib>=3.8"]
 EXTRAS = {
     "corpus": CORPUS,
+    "clean": CLEAN,
     "plots": PLOTS,
     "bench": ["ctranslate2>=4.5"],
     "tensorboard": ["tensorboardX>=2.6"],
-    "dev": ["pytest>=8", "pytest-xdist>=3.6", "hypothesis>=6.100", "ruff>=0.9", "mypy>=1.14", *CORPUS, *PLOTS],
+    "dev": ["pytest>=8", "pytest-xdist>=3.6", "hypothesis>=6.100", "ruff>=0.9", "mypy>=1.14", *CORPUS, *CLEAN, *PLOTS],
 }
 
 setup(
@@ -33,6 +35,7 @@ setup(
         "numba>=0.61",
         "hydra-core>=1.3.2,<1.4",
         "omegaconf>=2.3,<2.4",
+        "regex>=2024.4.16",
         "sacrebleu>=2.4",
         "sacremoses>=0.1",
         "subword-nmt>=0.3.8",

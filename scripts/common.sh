@@ -133,3 +133,12 @@ tool_error() {
     line=${line:-$3}
     echo "error: ${line#error: }"
 }
+
+# has_symbol SYMBOL DICTIONARY / add_symbol SYMBOL DICTIONARY: as the last one, so that the numbers of the others stay, unless it is
+# there.
+has_symbol() {
+    awk -v symbol="$1" '($1 "") == symbol { found = 1 } END { exit !found }' "$2"
+}
+add_symbol() {
+    has_symbol "$1" "$2" || printf '%s 1\n' "$1" >> "$2"
+}

@@ -15,19 +15,19 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-LINE = re.compile(r"([SH])-(\d+)\t(.*)")
+LINE = re.compile(r"([SHP])-(\d+)\t(.*)")
 REPEATS = 6
 """So many times in a row makes a repetition."""
 
 
-def sentences(logs: Iterable[Path]) -> dict[int, dict[str, str]]:
-    """Source (S) and best hypothesis (H) of each sentence by its number."""
+def sentences(logs: Iterable[Path], kinds: str = "SH") -> dict[int, dict[str, str]]:
+    """Of each sentence by its number: source (S), best hypothesis (H), log-probabilities of its tokens, base 2 (P)."""
     found: dict[int, dict[str, str]] = {}
     for log in logs:
         with log.open(encoding="utf-8") as file:
             for line in file:
                 match = LINE.match(line)
-                if match:
+                if match and match[1] in kinds:
                     kind, number, text = match.groups()
                     if kind == "H":
                         text = text.partition("\t")[2]  # behind the score

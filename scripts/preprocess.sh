@@ -9,8 +9,9 @@
 #   bin/             what fairseq-train and fairseq-generate read, with one joined dictionary
 # A step whose result is there is skipped; nothing half-written is left under a final name. Remove OUT_DIR to start afresh
 # (after a change of the text or of BPE_SYMBOLS, for one).
-# Environment: BPE_SYMBOLS, WORKERS (processes, default 2), PYTHON_BIN (folder with the commands; default: the active
-# environment, else .venv).
+# Environment: BPE_SYMBOLS, WORKERS (processes, default 2), TAGS (symbols that the dictionary has beyond the text's, for data to be
+# made later: TAGS="<BT>" for scripts/back_translate.sh), PYTHON_BIN (folder with the commands; default: the active environment,
+# else .venv).
 set -euo pipefail
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -73,6 +74,11 @@ if [ ! -e "$OUT/bin" ]; then
     fairseq-preprocess --source-lang "$SRC" --target-lang "$TGT" --joined-dictionary \
         --trainpref "$OUT/bpe/train" --validpref "$OUT/bpe/valid" --testpref "$OUT/bpe/test" \
         --destdir "$OUT/bin.tmp" --workers "$WORKERS"
+    for tag in ${TAGS:-}; do
+        for lang in "$SRC" "$TGT"; do
+            add_symbol "$tag" "$OUT/bin.tmp/dict.$lang.txt"
+        done
+    done
     mv "$OUT/bin.tmp" "$OUT/bin"
 fi
 echo "data for fairseq: $OUT/bin"

@@ -54,6 +54,18 @@ def verifier(
     **options: object,
 ) -> TransformerModelBase:
     """A Transformer of width 16 with one layer a side; ``options`` are flat names of fairseq's flags."""
+    flat = verifier_options(max_target_positions=max_target_positions, **options)
+    config = TransformerConfig.from_namespace(Namespace(**flat))
+    model = TransformerModelBase.build_model(config, _task(symbols)).to(dtype)
+    sharpen(model, seed)
+    if model.decoder.output_projection is not None:
+        # outputs of random weights would hardly ever end by themselves
+        model.decoder.output_projection.weight.data[symbols.eos()] *= 1.5
+    return model.eval()
+
+
+def verifier_options(max_target_positions: int = 40, **options: object) -> dict[str, Any]:
+    """The options of such a Transformer, as a checkpoint records them."""
     flat = {
         "encoder_embed_dim": 16,
         "decoder_embed_dim": 16,
@@ -69,13 +81,7 @@ def verifier(
     }
     flat.setdefault("decoder_input_dim", flat["decoder_embed_dim"])
     flat.setdefault("decoder_output_dim", flat["decoder_embed_dim"])
-    config = TransformerConfig.from_namespace(Namespace(**flat))
-    model = TransformerModelBase.build_model(config, _task(symbols)).to(dtype)
-    sharpen(model, seed)
-    if model.decoder.output_projection is not None:
-        # outputs of random weights would hardly ever end by themselves
-        model.decoder.output_projection.weight.data[symbols.eos()] *= 1.5
-    return model.eval()
+    return flat
 
 
 def drafter(

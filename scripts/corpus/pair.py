@@ -6,7 +6,10 @@ import re
 import unicodedata
 from dataclasses import dataclass
 
-_TOKEN = re.compile(r"\w+|[^\w\s]")
+import regex
+
+_TOKEN = regex.compile(r"\w+|[^\w\s]")
+"""By ``regex``, for which, other than for ``re``, the vowel signs of Indic scripts are part of a word."""
 _SENTENCE_END = re.compile(r"(?<=[.!?:])\s+")
 
 
@@ -22,8 +25,10 @@ class Pair:
 
 def normalise(text: str) -> str:
     """One line, single spaces, Unicode NFC, no soft hyphens or zero-width characters; nothing else is changed."""
-    visible = "".join(c for c in unicodedata.normalize("NFC", text) if c.isspace() or unicodedata.category(c) != "Cf")
-    return " ".join(visible.split())
+    text = " ".join(unicodedata.normalize("NFC", text).split())
+    if text.isprintable():  # so there is nothing invisible
+        return text
+    return " ".join("".join(c for c in text if c.isspace() or unicodedata.category(c) != "Cf").split())
 
 
 def tokens(text: str) -> list[str]:
@@ -33,7 +38,7 @@ def tokens(text: str) -> list[str]:
 
 def words(text: str) -> list[str]:
     """The tokens that have a letter or a digit in them."""
-    return [token for token in tokens(text) if any(c.isalnum() for c in token)]
+    return [token for token in tokens(text) if token.isalnum() or any(map(str.isalnum, token))]
 
 
 def key(text: str) -> str:
@@ -43,5 +48,7 @@ def key(text: str) -> str:
 
 def sentence_keys(text: str, min_words: int = 3) -> set[str]:
     """Keys of the whole segment and of each sentence in it that has at least ``min_words`` words."""
-    parts = (part for part in _SENTENCE_END.split(text) if len(words(part)) >= min_words)
-    return {key(text)} | {key(part) for part in parts}
+    parts = _SENTENCE_END.split(text)
+    if len(parts) == 1:
+        return {key(text)}
+    return {key(text)} | {key(part) for part in parts if len(words(part)) >= min_words}

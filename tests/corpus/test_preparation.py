@@ -121,7 +121,7 @@ def write_unpacked_packages(work: Path) -> None:
 
 def test_from_unpacked_packages_to_binarised_data(tmp_path: Path, without_apt: dict[str, str]) -> None:
     write_unpacked_packages(tmp_path / "out/work")
-    env = {**without_apt, "HELD_OUT": "10"}
+    env = {**without_apt, "HELD_OUT": "10", "TAGS": "<BT> <X>"}
     result = run("prepare_corpus.sh", "en", "de", "out", env=env, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
 
@@ -145,6 +145,7 @@ def test_from_unpacked_packages_to_binarised_data(tmp_path: Path, without_apt: d
     ]
     assert {"dict.en.txt", "dict.de.txt", "train.en-de.en.bin", "test.en-de.de.idx"} <= set(os.listdir(out / "bin"))
     assert (out / "bin/dict.en.txt").read_text() == (out / "bin/dict.de.txt").read_text()
+    assert (out / "bin/dict.en.txt").read_text().endswith("\n<BT> 1\n<X> 1\n")
     assert not list(out.rglob("*.tmp"))
 
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file()}

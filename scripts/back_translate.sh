@@ -1,0 +1,114 @@
+#!/usr/bin/env bash
+# Back-translation (Sennrich et al. 2016): monolingual target text with the translations that a backward model makes of it as its
+# source. What the model isn't sure of is dropped; the rest is tagged (Caswell et al. 2019) and mixed with genuine parallel text.
+#
+#   DATA=bin SRC=en TGT=de MODEL=backward.pt MONO=mono.bpe.de PARALLEL=bpe/train OUT=bt scripts/back_translate.sh [flags ...]
+#
+# flags are fairseq-generate's: --sampling --seed 1, for one, draws translations instead of searching for the best (Edunov et al.
+# 2018), which teaches more where there is much text; their confidence is lower.
+#
+# DATA       folder with the dictionaries (dict.SRC.txt, dict.TGT.txt) of the backward model; its validation and test sets
+#            SRC-TGT, if it has any, go with the data made here
+# SRC, TGT   languages of the pairs to make (en, de)
+# MODEL      checkpoint of the backward model, which translates TGT to SRC
+# MONO       text in TGT, one sentence a line, BPE-encoded with the codes that go with DATA
+# PARALLEL   prefix of the genuine text, encoded likewise: PARALLEL.SRC and PARALLEL.TGT
+# OUT        folder: shards/ (what fairseq-generate printed), train.SRC and train.TGT (BPE: genuine and pseudo pairs, shuffled),
+#            dict.SRC.txt and dict.TGT.txt (with the tag), bin/ (data for train.sh), report.txt
+# TAG        symbol in front of each pseudo source (<BT>). BPE never sees it, since it is put in front of encoded text. Where DATA's
+#            dictionary lacks it, it becomes the last symbol of those in OUT, and models of DATA's dictionaries can't be trained
+#            further on them; TAGS="<BT>" scripts/preprocess.sh makes dictionaries that have it from the start.
+# CONFIDENCE pairs below it are dropped (0.3; 0 keeps all): the geometric mean of the probabilities that the model gave the tokens of
+#            its translation, EOS among them. That is 2 to the mean of fairseq's P line, whose logarithms have base 2.
+# RATIO      pseudo pairs for each genuine one (1), drawn at random from what is left; never more than there are, none twice
+# SEED       of drawing and shuffling (1)
+# STRATEGY   AR (default: greedy), left2right or fairseq;  BEAM  beams of these two (5)
+# SHARDS, SHARD, BATCH, MAX_TOKENS, MAX_LEN_A, MAX_LEN_B, FILTER, CPU, FP16, PYTHON_BIN   as for distill.sh
+#
+# An interrupted run goes on with the first part that isn't there; TAG, CONFIDENCE, RATIO, SEED and PARALLEL can be changed afterwards
+# without translating anew.
+set -euo pipefail
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+. "$ROOT/scripts/common.sh"
+
+help_if_asked "$@"
+
+need DATA "the folder with the dictionaries"
+need MODEL "the backward model's checkpoint"
+need MONO "the BPE-encoded text in the target language"
+need PARALLEL "the prefix of the genuine text"
+need OUT "the folder for the data"
+SRC=${SRC:-en} TGT=${TGT:-de} TAG=${TAG:-<BT>} CONFIDENCE=${CONFIDENCE:-0.3} RATIO=${RATIO:-1} SEED=${SEED:-1}
+need_file "$DATA/dict.$SRC.txt" "the dictionary of DATA"
+need_file "$DATA/dict.$TGT.txt" "the dictionary of DATA"
+need_file "$MODEL" "the backward model (MODEL)"
+need_file "$MONO" "the monolingual text (MONO)"
+need_file "$PARALLEL.$SRC" "the genuine text (PARALLEL)"
+need_file "$PARALLEL.$TGT" "the genuine text (PARALLEL)"
+case $TAG in
+*[[:space:]]* | '<s>' | '</s>' | '<pad>' | '<unk>') fail "TAG must be one symbol that fairseq has no use for, not $TAG" ;;
+esac
+DECIMAL='^([0-9]+\.?[0-9]*|\.[0-9]+)$'
+[[ $RATIO =~ $DECIMAL && $RATIO =~ [1-9] ]] || fail "RATIO must be a number of pseudo pairs for a genuine one, above 0, not $RATIO"
+{ [[ $CONFIDENCE =~ $DECIMAL ]] && awk -v x="$CONFIDENCE" 'BEGIN { exit !(x <= 1) }'; } ||
+    fail "CONFIDENCE must be a probability, 0 ... 1, not $CONFIDENCE"
+[[ $SEED =~ ^[0-9]+$ ]] || fail "SEED must be a whole number, not $SEED"
+. "$ROOT/scripts/shards.sh"
+for command in python fairseq-preprocess fairseq-generate; do
+    need_fairseq "$command"
+done
+trap 'echo "back_translate.sh: interrupted; the same command goes on from here" >&2; exit 130' INT
+mkdir -p "$OUT/shards" || fail "the folder for the data (OUT) $OUT can't be made"
+
+SETTINGS=$OUT/settings.tmp$$
+trap 'rm -f "$SETTINGS"' EXIT
+
+# Translations of another text or by another model are not to be taken for these.
+{
+    cksum < "$MODEL"
+    cksum < "$MONO"
+    cat "$DATA/dict.$SRC.txt" "$DATA/dict.$TGT.txt" | cksum
+    echo "$SRC $TGT $STRATEGY $BEAM $MAX_LEN_A $MAX_LEN_B $*"
+} > "$SETTINGS"
+[ ! -e "$OUT/shards/settings" ] || cmp -s "$SETTINGS" "$OUT/shards/settings" ||
+    fail "$OUT/shards has translations of other text, by another model or with other options: remove it, or give another OUT"
+mv "$SETTINGS" "$OUT/shards/settings"
+
+if [ ! -d "$OUT/mono" ]; then
+    LINES_IN=$(python "$ROOT/scripts/source_lines.py" "$MONO" "$OUT/mono.$TGT")
+    [ "$LINES_IN" -gt 0 ] || fail "the monolingual text (MONO) $MONO is empty"
+    rm -rf "$OUT/mono.tmp"
+    fairseq-preprocess --source-lang "$TGT" --target-lang "$SRC" --only-source --srcdict "$DATA/dict.$TGT.txt" \
+        --trainpref "$OUT/mono" --destdir "$OUT/mono.tmp" > "$OUT/preprocess.txt" 2>&1 ||
+        fail "fairseq-preprocess failed; all of it in $OUT/preprocess.txt"
+    cp "$DATA/dict.$SRC.txt" "$OUT/mono.tmp/"
+    mv "$OUT/mono.tmp" "$OUT/mono"
+fi
+translate_in_shards "$OUT/mono" "$TGT" "$SRC" "$MODEL" "$@"
+[ -z "$SHARD" ] || exit 0
+
+{
+    cat "$OUT/shards/settings"
+    cat "$PARALLEL.$SRC" "$PARALLEL.$TGT" | cksum
+    echo "$TAG $CONFIDENCE $RATIO $SEED ${FILTER:-1} $SHARDS"
+} > "$SETTINGS"
+if [ ! -d "$OUT/bin" ] || ! cmp -s "$SETTINGS" "$OUT/settings"; then
+    rm -f "$OUT/settings"
+    KEEP=()
+    [ "${FILTER:-1}" = 1 ] || KEEP=(--keep-degenerate)
+    SKIPPED=$(cat "$OUT/shards/skipped")
+    python "$ROOT/scripts/back_translated_text.py" "${KEEP[@]}" "$OUT/shards/"*"-of-$SHARDS.txt" --skipped "${SKIPPED:-0}" \
+        --max-len-a "$MAX_LEN_A" --max-len-b "$MAX_LEN_B" --mono "$OUT/mono.$TGT" --confidence "$CONFIDENCE" --tag "$TAG" \
+        --genuine "$PARALLEL.$SRC" "$PARALLEL.$TGT" --ratio "$RATIO" --seed "$SEED" --out "$OUT/train.$SRC" "$OUT/train.$TGT" |
+        tee "$OUT/report.txt"
+    cp "$DATA/dict.$SRC.txt" "$DATA/dict.$TGT.txt" "$OUT/"
+    if ! has_symbol "$TAG" "$OUT/dict.$SRC.txt"; then
+        echo "$DATA/dict.$SRC.txt lacks $TAG: it is the last symbol of $OUT/dict.$SRC.txt; models of the old dictionary don't fit"
+        # a joined dictionary stays one
+        ! cmp -s "$OUT/dict.$SRC.txt" "$OUT/dict.$TGT.txt" || add_symbol "$TAG" "$OUT/dict.$TGT.txt"
+        add_symbol "$TAG" "$OUT/dict.$SRC.txt"
+    fi
+    binarise_with_sets_of "$DATA" "$OUT/dict.$SRC.txt" "$OUT/dict.$TGT.txt"
+    mv "$SETTINGS" "$OUT/settings"
+fi
+echo "data for train.sh: $OUT/bin"
