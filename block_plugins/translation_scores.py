@@ -22,5 +22,5 @@ def score(name: str, counts: Sequence[float]) -> float:
 def signature(name: str) -> str:
     """sacreBLEU's signature of the metric, with one reference."""
     metric = METRICS[name]()
-    metric.corpus_score(["a"], [["a"]])  # which it asks for to know the number of references
-    return f"{metric.name} {metric.get_signature()}"
+    name = metric.corpus_score(["a"], [["a"]]).name  # after which the metric knows the number of references
+    return f"{name}|{metric.get_signature()}"

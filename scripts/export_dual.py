@@ -12,6 +12,7 @@ converter (``ct2-fairseq-converter --user_dir block_plugins``, whose import allo
 
 import argparse
 import sys
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
 from fairseq.data import Dictionary
+from fairseq.tasks.translation import TranslationConfig
 
 from block_plugins import checkpoints
 from block_plugins.errors import UserError
@@ -41,7 +43,7 @@ def load(path: str) -> tuple[DualTransformerModel, dict[str, Any]]:
     symbols = (state.get("task_state") or {}).get("dictionaries", {}).get("source")
     if symbols is None:
         raise UserError(f"CHECKPOINT: {path} has no dictionary; was it trained with --task dual_translation?")
-    model = DualTransformerModel(state["cfg"]["model"], dictionary_of(symbols))
+    model = DualTransformerModel(argparse.Namespace(**state["cfg"]["model"]), dictionary_of(symbols))
     model.load_state_dict(state["model"])
     return model.eval(), state
 
@@ -49,12 +51,17 @@ def load(path: str) -> tuple[DualTransformerModel, dict[str, Any]]:
 def exported(model: DualTransformerModel, state: dict[str, Any], component: str) -> dict[str, Any]:
     """The component's checkpoint, with all that fairseq's tools read from one."""
     options = component_options(model.cfg, component)
-    languages = [state["cfg"]["task"][name] for name in ("source_lang", "target_lang")]
-    options.source_lang, options.target_lang = languages if component.startswith("forward") else languages[::-1]
-    options._name, options.task = options.arch, "translation"
+    known = {item.name for item in fields(TranslationConfig)}
+    task = {name: value for name, value in state["cfg"]["task"].items() if name in known}
+    task.update(_name="translation", data="")  # which is where the data was on this machine
+    if component.startswith("backward"):
+        task["source_lang"], task["target_lang"] = task["target_lang"], task["source_lang"]
+    # CTranslate2 asks the model's options for the task
+    options._name, options.task = options.arch, task["_name"]
+    options.source_lang, options.target_lang = task["source_lang"], task["target_lang"]
     return {
         "args": None,
-        "cfg": {"model": options},
+        "cfg": {"model": options, "task": task},
         "model": {name: weight.clone() for name, weight in model.ordinary(component).state_dict().items()},
         "criterion": None,
         "optimizer_history": state["optimizer_history"],

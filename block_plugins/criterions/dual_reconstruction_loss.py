@@ -119,8 +119,8 @@ class DualReconstructionLoss(FairseqCriterion):
             "ntokens": sample["ntokens"],
             "nsentences": sample["target"].size(0),
             "sample_size": sample_size,
-            "batches": 1,
             "rec_weight": rec_weight,
+            "weighted": int("rec_weight" in sample),
         }
         for name in TERMS:
             log[name] = sums[name].detach() if name in sums else 0.0
@@ -170,8 +170,8 @@ class DualReconstructionLoss(FairseqCriterion):
         log_bits("loss", total("loss"), total("sample_size"))
         for name in TERMS:
             log_bits(name, total(name), total(f"{name}_tokens"))
-        if total("batches") > 0:
-            metrics.log_scalar("rec_weight", total("rec_weight") / total("batches"), total("batches"), round=4)
+        if total("weighted") > 0:
+            metrics.log_scalar("rec_weight", total("rec_weight") / total("weighted"), total("weighted"), round=4)
 
     @staticmethod
     def logging_outputs_can_be_summed() -> bool:

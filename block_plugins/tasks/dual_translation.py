@@ -120,6 +120,8 @@ class DualTranslationTask(TranslationTask):
         if everything is not None and everything.get("distributed_training") is not None:
             # the drafters take no part in the first stage
             everything.distributed_training.find_unused_parameters = True
+            # fairseq leaves out a last batch whose size is no multiple of this: validation would miss sentences
+            everything.dataset.required_batch_size_multiple = 1
         return task
 
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any) -> None:
