@@ -46,7 +46,7 @@ def make_model(task: Any, seed: int = 0, **options: Any) -> DualTransformerModel
     model = DualTransformerModel.build_model(config, task)
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter += 0.2 * torch.randn_like(parameter)
+            parameter += 0.4 * torch.randn_like(parameter)
         for name, parameter in model.named_parameters():
             if name.endswith("verifier.encoder.embed_tokens.weight"):
                 parameter[task.search.pad] = 0.0

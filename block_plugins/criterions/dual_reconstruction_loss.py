@@ -36,7 +36,7 @@ from block_plugins import noise
 from block_plugins.dual_batches import DirectedBatch, reconstruction
 from block_plugins.errors import UserError
 from block_plugins.models.block_nat import BlockNATModel
-from block_plugins.models.dual_transformer import DualTransformerModel, Passes
+from block_plugins.models.dual_transformer import COMPONENTS, DualTransformerModel, Passes
 from block_plugins.smoothed_cross_entropy import smoothed_cross_entropy
 
 WAYS = {"fwd": "forward", "bwd": "backward"}
@@ -111,7 +111,8 @@ class DualReconstructionLoss(FairseqCriterion):
                 )
                 if kind == "ce":
                     sums[f"nll_{way}"] = nll
-        loss = torch.stack([weights[name.split("_")[0]] * sums[name] for name in passes]).sum()
+        parts = [weights[name.split("_")[0]] * sums[name] for name in passes]
+        loss = torch.stack([*parts, _zero_with_gradient(dual, passes)]).sum()
         tokens = {name: int(target.ne(self.padding_idx).sum()) for name, target in targets.items()}
         sample_size = (tokens["ce_fwd"] + tokens["ce_bwd"]) / 2
         log: dict[str, Any] = {
@@ -177,6 +178,18 @@ class DualReconstructionLoss(FairseqCriterion):
     def logging_outputs_can_be_summed() -> bool:
         """Every logged value is a sum, so fairseq may add them up across workers before :meth:`reduce_metrics`."""
         return True
+
+
+def _zero_with_gradient(model: DualTransformerModel, passes: Passes) -> Tensor:
+    """Zero, with a gradient of zero for the parameters of components that no pass runs.
+
+    Wrappers for distributed training and optimizers differ in what they make of parameters without a gradient; and
+    drafters have none in the first stage. Adam, which has seen zeros so far, begins with them as with any gradient that
+    was small.
+    """
+    used = {component for component, _ in passes.values()}
+    unused = [p.sum() for name in COMPONENTS if name not in used for p in getattr(model, name).parameters()]
+    return 0.0 * torch.stack(unused).sum() if unused else next(model.parameters()).new_zeros(())
 
 
 def unwrapped(model: Any) -> Any:

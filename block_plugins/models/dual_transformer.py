@@ -19,6 +19,7 @@ from fairseq.models.transformer.transformer_legacy import base_architecture
 from omegaconf import II
 from torch import Tensor, nn
 
+from block_plugins.annealing import Annealing
 from block_plugins.errors import UserError
 from block_plugins.models.block_nat import BlockNATConfig, BlockNATModel
 
@@ -150,12 +151,15 @@ def _build_component(
 
 @register_model("dual_transformer", dataclass=DualTransformerConfig)
 class DualTransformerModel(BaseFairseqModel):
-    """The four components; each is a fairseq model under its name in ``COMPONENTS``."""
+    """The four components, each a fairseq model under its name in ``COMPONENTS``, and how far the weight of their
+    reconstruction has been annealed.
+    """
 
     def __init__(self, cfg: Any, dictionary: Any) -> None:
         super().__init__()
         self.cfg = cfg
         self.dictionary = dictionary
+        self.annealing = Annealing()
         tables: dict[str, nn.Embedding] = {}
         for component in COMPONENTS:  # verifiers first
             direction, role = component.split("_")

@@ -20,7 +20,6 @@ from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from omegaconf import OmegaConf
 
 from block_plugins import data_directory, dictionaries, translation_scores
-from block_plugins.annealing import Annealing
 from block_plugins.criterions.dual_reconstruction_loss import WAYS, unwrapped
 from block_plugins.decoding import generator
 from block_plugins.decoding.settings import SearchSettings, SpeculationSettings
@@ -86,7 +85,6 @@ class DualTranslationTask(TranslationTask):
 
     def __init__(self, cfg: Any, src_dict: Any, tgt_dict: Any) -> None:
         super().__init__(cfg, src_dict, tgt_dict)
-        self.annealing = Annealing(cfg.rec_patience)
         self.updates = 0
         self.validated = False  # the first validation subset, whose BLEU counts
         self.generators: dict[str, generator.Generator] = {}
@@ -117,9 +115,7 @@ class DualTranslationTask(TranslationTask):
         if task.tag is None and cfg.pseudo_tag != PSEUDO_TAG:
             raise UserError(f"--pseudo-tag {cfg.pseudo_tag}: the dictionaries in {cfg.data} have no such symbol")
         everything = cfg._get_parent() if OmegaConf.is_config(cfg) else None
-        if everything is not None and everything.get("distributed_training") is not None:
-            # the drafters take no part in the first stage
-            everything.distributed_training.find_unused_parameters = True
+        if everything is not None and everything.get("dataset") is not None:
             # fairseq leaves out a last batch whose size is no multiple of this: validation would miss sentences
             everything.dataset.required_batch_size_multiple = 1
         return task
@@ -136,10 +132,9 @@ class DualTranslationTask(TranslationTask):
         """A batch from source to target, and from target to source."""
         return both_directions(sample, self.search.pad, self.search.eos, self.tag)
 
-    @property
-    def rec_weight(self) -> float:
+    def rec_weight(self, model: DualTransformerModel) -> float:
         """What annealing has left of ``--rec-weight``."""
-        return self.annealing.weight(self.cfg.rec_weight, self.cfg.rec_weight_min)
+        return model.annealing.weight(self.cfg.rec_weight, self.cfg.rec_weight_min)
 
     def train_step(
         self,
@@ -153,7 +148,8 @@ class DualTranslationTask(TranslationTask):
         """fairseq's training step, with the weights of this stage."""
         self.updates = update_num
         if update_num >= self.cfg.dual_warmup_updates:
-            sample = {**sample, "rec_weight": self.rec_weight, "kd_weight": self.cfg.kd_weight}
+            weights = {"rec_weight": self.rec_weight(unwrapped(model)), "kd_weight": self.cfg.kd_weight}
+            sample = {**sample, **weights}
         return super().train_step(sample, model, criterion, optimizer, update_num, ignore_grad)
 
     def begin_valid_epoch(self, epoch: int, model: Any) -> None:
@@ -237,21 +233,18 @@ class DualTranslationTask(TranslationTask):
         self.validated = True
         signatures = [translation_scores.signature(name) for name in translation_scores.METRICS]
         logger.info("signatures: %s", ", ".join(signatures))
-        if self.updates >= self.cfg.dual_warmup_updates and self.annealing.observe(stats["bleu"]):
+        dual, patience = unwrapped(model), self.cfg.rec_patience
+        if self.updates >= self.cfg.dual_warmup_updates and dual.annealing.observe(stats["bleu"], patience):
             logger.info(
-                "BLEU has not risen for %d validations: --rec-weight is now %g",
-                self.annealing.patience,
-                self.rec_weight,
+                "BLEU has not risen for %d validations: the reconstruction terms weigh %g from now on",
+                patience,
+                self.rec_weight(dual),
             )
 
     def state_dict(self) -> dict[str, Any]:
-        """What checkpoints keep of the task: the dictionaries' symbols and the state of annealing."""
+        """What checkpoints keep of the task: the dictionaries' symbols."""
         symbols = dictionaries.symbols(self.src_dict)
-        return {
-            **super().state_dict(),
-            "dictionaries": {"source": symbols, "target": symbols},
-            "annealing": self.annealing.state_dict(),
-        }
+        return {**super().state_dict(), "dictionaries": {"source": symbols, "target": symbols}}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Raises ``UserError`` naming the first symbol in which a checkpoint's dictionary differs from the task's."""
@@ -262,8 +255,6 @@ class DualTranslationTask(TranslationTask):
                 f"the dictionary in {self.cfg.data} isn't the one the checkpoint was trained with: {differs[1]} "
                 "(first: checkpoint, second: data); use the data directory of that model"
             )
-        if "annealing" in rest:
-            self.annealing.load_state_dict(rest.pop("annealing"))
         super().load_state_dict(rest)
 
 
