@@ -86,7 +86,7 @@ class DualTranslationTask(TranslationTask):
     def __init__(self, cfg: Any, src_dict: Any, tgt_dict: Any) -> None:
         super().__init__(cfg, src_dict, tgt_dict)
         self.updates = 0
-        self.validated = False  # the first validation subset, whose BLEU counts
+        self.validated = False  # the first subset, whose BLEU counts
         self.generators: dict[str, generator.Generator] = {}
         tag = src_dict.index(cfg.pseudo_tag)
         self.tag: int | None = None if tag == src_dict.unk() else tag
@@ -147,15 +147,15 @@ class DualTranslationTask(TranslationTask):
     ) -> tuple[torch.Tensor, Any, dict[str, Any]]:
         """fairseq's training step, with the weights of this stage."""
         self.updates = update_num
+        self.generators = {}  # of weights that change now
         if update_num >= self.cfg.dual_warmup_updates:
             weights = {"rec_weight": self.rec_weight(unwrapped(model)), "kd_weight": self.cfg.kd_weight}
             sample = {**sample, **weights}
         return super().train_step(sample, model, criterion, optimizer, update_num, ignore_grad)
 
     def begin_valid_epoch(self, epoch: int, model: Any) -> None:
-        """Forgets the decoders of the last validation, whose weights were others."""
+        """From here on the first subset is the one whose BLEU counts."""
         self.validated = False
-        self.generators = {}
 
     def valid_step(
         self, sample: dict[str, Any], model: Any, criterion: Any
