@@ -10,12 +10,10 @@ from argparse import Namespace
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Optional
 
 import torch
 from fairseq import utils
-from fairseq.data import data_utils
 from fairseq.dataclass import ChoiceEnum
 from fairseq.logging import progress_bar
 from fairseq.sequence_generator import SequenceGenerator
@@ -23,7 +21,7 @@ from fairseq.tasks import register_task
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from omegaconf import OmegaConf
 
-from block_plugins import autocast, checkpoints, dictionaries, drafting_worth, generation, noise
+from block_plugins import autocast, checkpoints, data_directory, dictionaries, drafting_worth, generation, noise
 from block_plugins.criterions.fused_label_smoothing import LabelSmoothedCrossEntropyCriterion
 from block_plugins.distributed import batch_seed, unwrapped
 from block_plugins.drafting_worth import DraftingWorth
@@ -160,35 +158,6 @@ class TranslationLevModifiedConfig(TranslationConfig):
     )
 
 
-def _checked_data_directories(data: str | None) -> list[str]:
-    """The directories of fairseq's positional argument; raises ``UserError`` if one isn't there."""
-    if not data:
-        raise UserError(
-            "no data directory: give the directory that fairseq-preprocess wrote as first argument "
-            "(fairseq-hydra-train: task.data=DIRECTORY)"
-        )
-    paths = utils.split_paths(data)
-    for path in paths:
-        if not Path(path).is_dir():
-            raise UserError(f"data directory {path} does not exist: give the directory that fairseq-preprocess wrote")
-    return list(paths)
-
-
-def _check_dictionaries(folder: str, source_lang: str, target_lang: str) -> None:
-    """Raises ``UserError`` if one or both of the dictionary files are missing."""
-    missing = [name for name in (source_lang, target_lang) if not (Path(folder) / f"dict.{name}.txt").is_file()]
-    if len(missing) == 2:
-        raise UserError(
-            f"data directory {folder} has no dictionaries (dict.{source_lang}.txt, dict.{target_lang}.txt): copy them "
-            "there, or give the directory that fairseq-preprocess wrote, and its languages with -s and -t"
-        )
-    if missing:
-        raise UserError(
-            f"data directory {folder} is monolingual: it has no dict.{missing[0]}.txt; "
-            "run fairseq-preprocess on both languages"
-        )
-
-
 @register_task("translation_lev_modified", dataclass=TranslationLevModifiedConfig)
 class TranslationLevModifiedTask(TranslationTask):
     """Trains block drafters and verifiers, and decodes with one, the other or both."""
@@ -225,14 +194,7 @@ class TranslationLevModifiedTask(TranslationTask):
             raise UserError(f"--total-up must be at least 1, not {cfg.total_up}")
         if cfg.valid_lines < 1:
             raise UserError(f"--valid-lines must be at least 1, not {cfg.valid_lines}")
-        paths = _checked_data_directories(cfg.data)
-        if cfg.source_lang is None or cfg.target_lang is None:
-            cfg.source_lang, cfg.target_lang = data_utils.infer_language_pair(paths[0])
-        if cfg.source_lang is None or cfg.target_lang is None:
-            raise UserError(
-                f"can't tell the languages from the file names in {paths[0]}: give --source-lang and --target-lang"
-            )
-        _check_dictionaries(paths[0], cfg.source_lang, cfg.target_lang)
+        data_directory.check(cfg)
         generation.check_numbers(cfg)
         task: TranslationLevModifiedTask = super().setup_task(cfg)
         # The whole configuration, where a command line tool set the task up: what can't work is told before anything
@@ -411,17 +373,11 @@ class TranslationLevModifiedTask(TranslationTask):
 
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any) -> None:
         """Loads a split; raises ``UserError`` if it isn't there, or has no target side to train on."""
-        try:
-            super().load_dataset(split, epoch=epoch, combine=combine, **kwargs)
-        except FileNotFoundError as error:
-            raise UserError(
-                f"{self.cfg.data} has no split {split!r} for {self.cfg.source_lang}-{self.cfg.target_lang} ({error})"
-            ) from error
-        if self.trains and self.datasets[split].tgt is None:
-            raise UserError(
-                f"{self.cfg.data} is monolingual: its split {split!r} has no {self.cfg.target_lang} side to train on; "
-                "run fairseq-preprocess on both languages"
-            )
+
+        def load() -> None:
+            super(TranslationLevModifiedTask, self).load_dataset(split, epoch=epoch, combine=combine, **kwargs)
+
+        data_directory.load_split(self, split, load, with_target=self.trains)
 
     def context_p(self, update_num: int) -> float:
         """The glancing share at an update: falls linearly from start_p by minus_p over total_up updates."""
