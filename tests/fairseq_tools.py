@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import warm_tools
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PLUGIN = ["--user-dir", str(REPOSITORY / "block_plugins"), "--task", "translation_lev_modified"]
@@ -17,7 +18,7 @@ OWN_VARIABLES = re.compile(
     r"DATA|SAVE_DIR|ROLE|VERIFIER|DRAFTER|INPUT|OUTPUT|STRATEGY|BETA|TAU|BLOCK|BATCH|BEAM|MAX_.*|STATS|LOG|CPU.*|FP16|"
     r"SRC|TGT|GEN|OUT|SYS|REF|LR|WARMUP|DROPOUT|SEED|LAYERS|EMBED_DIM|HEADS|FFN_DIM|DEMO_.*|BPE_SYMBOLS|UPDATE_FREQ|"
     r"FREEZE_ENCODER|BLOCKS_PER_SENTENCE|DECODER_FFN_DIM|SHARDS?|FILTER|LOOKAHEAD|DRAFTER_DTYPE|BF16|CUDA_GRAPHS|RECIPE|CODES|VALID_.*|"
-    r"GPUS|UPDATE_TOKENS|WORLD_SIZE|(LOCAL_)?RANK|MASTER_.*|TORCHELASTIC_.*|SLURM_.*"
+    r"DUAL_WARMUP|VALIDATE|PASSES|MONO|PARALLEL|MODEL|TAGS?|CONFIDENCE|RATIO|GPUS|UPDATE_TOKENS|WORLD_SIZE|(LOCAL_)?RANK|MASTER_.*|TORCHELASTIC_.*|SLURM_.*"
 )
 
 
@@ -27,7 +28,7 @@ def script_environment(**variables: str) -> dict[str, str]:
     return {
         **inherited,
         "OMP_NUM_THREADS": "1",
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "PATH": os.pathsep.join([str(warm_tools.folder()), str(Path(sys.executable).parent), os.environ["PATH"]]),
         **variables,
     }
 
@@ -44,7 +45,7 @@ def error_line(result: subprocess.CompletedProcess[str]) -> str:
 def run(tool: str, *arguments: object, cwd: Path, stdin: str = "") -> subprocess.CompletedProcess[str]:
     """Runs ``fairseq-TOOL`` of this environment from ``cwd``."""
     return subprocess.run(
-        [str(Path(sys.executable).parent / f"fairseq-{tool}"), *map(str, arguments)],
+        [str(warm_tools.folder() / f"fairseq-{tool}"), *map(str, arguments)],
         cwd=cwd,
         input=stdin,
         capture_output=True,

@@ -50,15 +50,6 @@ def greedy(model: torch.nn.Module, symbols: Dictionary, line: str, longest: int)
     return symbols.string(tokens[1:-1]), total / (len(tokens) - 1)
 
 
-def save(model: torch.nn.Module, options: dict[str, object], path: Path) -> None:
-    """With all that fairseq reads from a checkpoint."""
-    updates = {"criterion_name": "none", "optimizer_name": "none", "lr_scheduler_state": {}, "num_updates": 0}
-    iterator = {"version": 2, "epoch": 1, "iterations_in_epoch": 0, "shuffle": True}
-    state = {"optimizer_history": [updates], "extra_state": {"train_iterator": iterator}, "last_optimizer_state": None}
-    config = {"model": options, "task": {"_name": "translation"}}
-    torch.save({"args": None, "cfg": config, "model": model.state_dict(), **state}, path)
-
-
 @torch.no_grad()
 def test_a_text_is_translated_judged_tagged_and_mixed(tmp_path: Path) -> None:
     symbols = tiny.dictionary(12)
@@ -66,7 +57,7 @@ def test_a_text_is_translated_judged_tagged_and_mixed(tmp_path: Path) -> None:
         symbols.save(str(tmp_path / f"dict.{language}.txt"))
     options = {"share_all_embeddings": True, "decoder_layers": 1}
     model = tiny.verifier(symbols, seed=3, dtype=torch.float32, **options)
-    save(model, {**tiny.verifier_options(**options), "_name": "transformer"}, tmp_path / "model.pt")
+    tiny.save(model, {**tiny.verifier_options(**options), "_name": "transformer"}, tmp_path / "model.pt")
     generator = random.Random(1)
     mono = [" ".join(f"w{generator.randrange(12)}" for _ in range(generator.randint(1, 9))) for _ in range(40)]
     write(tmp_path / "mono", mono)

@@ -3,6 +3,7 @@ token.
 """
 
 from argparse import Namespace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch.nn.functional as F
 from fairseq import utils
 from fairseq.data import Dictionary
 from fairseq.models.transformer import TransformerConfig, TransformerModelBase
+from fairseq.models.transformer.transformer_legacy import base_architecture
 from torch import Tensor, nn
 
 from block_plugins.decoding.drafters import Draft
@@ -93,7 +95,14 @@ def drafter(
     **options: object,
 ) -> BlockNATModel:
     """A block model of width 16 with one layer a side."""
-    flat = {
+    flat = drafter_options(max_target_positions=max_target_positions, **options)
+    model = BlockNATModel.build_model(Namespace(**flat), _task(symbols)).to(dtype)
+    return sharpen(model, seed).eval()
+
+
+def drafter_options(max_target_positions: int = 40, **options: object) -> dict[str, Any]:
+    """The options of such a model, as a checkpoint records them."""
+    return {
         "encoder_embed_dim": 16,
         "encoder_layers": 1,
         "decoder_layers": 1,
@@ -105,8 +114,18 @@ def drafter(
         "src_embedding_copy": True,
         **options,
     }
-    model = BlockNATModel.build_model(Namespace(**flat), _task(symbols)).to(dtype)
-    return sharpen(model, seed).eval()
+
+
+def save(model: nn.Module, options: dict[str, Any], path: Path) -> None:
+    """Writes a checkpoint, with all that fairseq reads from one."""
+    updates = {"criterion_name": "none", "optimizer_name": "none", "lr_scheduler_state": {}, "num_updates": 0}
+    iterator = {"version": 2, "epoch": 1, "iterations_in_epoch": 0, "shuffle": True}
+    state = {"optimizer_history": [updates], "extra_state": {"train_iterator": iterator}, "last_optimizer_state": None}
+    named = Namespace(**options, task="translation")  # which is where CTranslate2 looks for the task
+    if not isinstance(model, BlockNATModel):
+        base_architecture(named)
+    config = {"model": named, "task": {"_name": "translation"}}
+    torch.save({"args": None, "cfg": config, "model": model.state_dict(), **state}, path)
 
 
 def sample(
