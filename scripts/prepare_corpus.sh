@@ -11,8 +11,9 @@
 #   work/            the unpacked packages; may be removed afterwards
 # Needs apt-get and dpkg-deb with Debian's archive among apt's sources (a few minutes, 40 MB of downloads), and the Python
 # packages of the extra "corpus". A step whose result is there is skipped; nothing half-written is left under a final name.
-# Environment: BPE_SYMBOLS, WORKERS, HELD_OUT (lines of valid and test, default 1000), PYTHON_BIN (folder with the commands;
-# default: the active environment, else .venv).
+# Environment: FAMILIES (the sources to take: lohelp, LibreOffice's help; ddtp, package descriptions; ding, a dictionary's
+# examples; default: all), BPE_SYMBOLS, WORKERS, HELD_OUT (lines of valid and test, default 1000), PYTHON_BIN (folder with the
+# commands; default: the active environment, else .venv).
 set -euo pipefail
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -25,10 +26,19 @@ if [ $# -ne 3 ]; then
 fi
 [ "$1 $2" = "en de" ] ||
     fail "only 'en de' can be built, not '$1 $2'; for text of your own there is scripts/preprocess.sh"
+read -ra FAMILIES <<< "${FAMILIES:-lohelp ddtp ding}"
+PACKAGES=()
+for family in "${FAMILIES[@]}"; do
+    case $family in
+    lohelp) PACKAGES+=(libreoffice-help-en-us libreoffice-help-de) ;;
+    ding) PACKAGES+=(trans-de-en) ;;
+    ddtp) ;;
+    *) fail "FAMILIES may name lohelp, ddtp and ding, not $family" ;;
+    esac
+done
 mkdir -p "$3"
 OUT=$(cd "$3" && pwd)
 WORK=$OUT/work
-PACKAGES="libreoffice-help-en-us libreoffice-help-de trans-de-en"
 trap 'echo "prepare_corpus.sh: interrupted; the same command goes on from here" >&2; exit 130' INT
 
 # apt with lists and cache of its own, and with the Translation indices, which many machine images turn off.
@@ -57,9 +67,23 @@ fetch() {
     echo "fetching the package indices"
     apt update || fail "apt-get update failed; see its messages above"
 
+    rm -rf "$WORK/indices.tmp" "$WORK/packages.tmp" "$WORK/apt/debs"
+    mkdir -p "$WORK/indices.tmp" "$WORK/packages.tmp" "$WORK/apt/debs"
+    : > "$WORK/versions.tsv.tmp"
+    for family in "${FAMILIES[@]}"; do
+        [ "$family" != ddtp ] || fetch_descriptions
+    done
+    [ ${#PACKAGES[@]} = 0 ] || fetch_packages
+    rm -rf "$WORK/indices" "$WORK/packages"
+    mv "$WORK/indices.tmp" "$WORK/indices"
+    mv "$WORK/packages.tmp" "$WORK/packages"
+    mv "$WORK/versions.tsv.tmp" "$WORK/versions.tsv" # last: it says that all the rest is there
+    rm -rf "$WORK/apt"
+}
+
+fetch_descriptions() {
+    local index kind language name file
     echo "reading the package descriptions"
-    rm -rf "$WORK/indices.tmp"
-    mkdir "$WORK/indices.tmp"
     for index in Packages: Translations:en Translations:de; do
         kind=${index%:*} language=${index#*:}
         name=$kind
@@ -71,24 +95,18 @@ fetch() {
             done > "$WORK/indices.tmp/$name"
         [ -s "$WORK/indices.tmp/$name" ] || fail "apt's sources have no $name index; is Debian's archive among them?"
     done
+    apt indextargets --format '$(SITE) $(RELEASE) $(COMPONENT)' "Created-By: Translations" "Language: de" |
+        sort -u | paste -s -d ',' | sed 's/^/indices\tTranslation-en and -de of /' >> "$WORK/versions.tsv.tmp"
+}
 
-    echo "fetching $PACKAGES"
-    rm -rf "$WORK/packages.tmp" "$WORK/apt/debs"
-    mkdir -p "$WORK/packages.tmp" "$WORK/apt/debs"
-    # shellcheck disable=SC2086  # a list of names
-    (cd "$WORK/apt/debs" && apt download $PACKAGES) || fail "apt-get download failed; see its messages above"
+fetch_packages() {
+    local deb
+    echo "fetching ${PACKAGES[*]}"
+    (cd "$WORK/apt/debs" && apt download "${PACKAGES[@]}") || fail "apt-get download failed; see its messages above"
     for deb in "$WORK/apt/debs"/*.deb; do
         dpkg-deb -x "$deb" "$WORK/packages.tmp"
         dpkg-deb -W --showformat='${Package}\t${Version}\n' "$deb"
-    done > "$WORK/versions.tsv.tmp"
-    apt indextargets --format '$(SITE) $(RELEASE) $(COMPONENT)' "Created-By: Translations" "Language: de" |
-        sort -u | paste -s -d ',' | sed 's/^/indices\tTranslation-en and -de of /' >> "$WORK/versions.tsv.tmp"
-
-    rm -rf "$WORK/indices" "$WORK/packages"
-    mv "$WORK/indices.tmp" "$WORK/indices"
-    mv "$WORK/packages.tmp" "$WORK/packages"
-    mv "$WORK/versions.tsv.tmp" "$WORK/versions.tsv" # last: it says that all the rest is there
-    rm -rf "$WORK/apt"
+    done >> "$WORK/versions.tsv.tmp"
 }
 
 if [ ! -e "$OUT/text" ]; then
@@ -98,6 +116,7 @@ if [ ! -e "$OUT/text" ]; then
     if [ ! -e "$WORK/versions.tsv" ]; then
         fetch
     fi
-    PYTHONPATH=$ROOT/scripts python -m corpus.build "$WORK" "$OUT" --held-out "${HELD_OUT:-1000}"
+    PYTHONPATH=$ROOT/scripts python -m corpus.build "$WORK" "$OUT" --held-out "${HELD_OUT:-1000}" \
+        --families "${FAMILIES[@]}"
 fi
 "$ROOT/scripts/preprocess.sh" en de "$OUT/text" "$OUT"

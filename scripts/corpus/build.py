@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from tqdm import tqdm
@@ -20,29 +20,31 @@ from corpus.language import LanguageCheck
 from corpus.pair import Pair
 from corpus.report import Report
 from corpus.sentences import split_pairs
-from corpus.sources import read_versions, sources_markdown
+from corpus.sources import PACKAGES, read_versions, sources_markdown
 from corpus.split import NotEnoughText, split
 
 LANGUAGES = ("en", "de")
 HELD_OUT = 1000
 SEED = 1
-PACKAGES = ("libreoffice-help-en-us", "libreoffice-help-de", "trans-de-en")
 
 
-def extract_all(work: Path, report: Report) -> Iterator[Pair]:
+def extract_all(work: Path, families: Collection[str], report: Report) -> Iterator[Pair]:
     """The raw pairs of all sources, family by family."""
     indices = work / "indices"
     packages = work / "packages"
-    yield from lohelp.extract(packages, report)
-    source_packages = ddtp.read_sources(indices / "Packages")
-    yield from ddtp.extract(indices / "Translation-en", indices / "Translation-de", source_packages, report)
-    yield from ding.extract(packages / "usr/share/trans/de-en", report)
+    if "lohelp" in families:
+        yield from lohelp.extract(packages, report)
+    if "ddtp" in families:
+        source_packages = ddtp.read_sources(indices / "Packages")
+        yield from ddtp.extract(indices / "Translation-en", indices / "Translation-de", source_packages, report)
+    if "ding" in families:
+        yield from ding.extract(packages / "usr/share/trans/de-en", report)
 
 
-def corpus_sets(work: Path, held_out: int, report: Report) -> dict[str, list[Pair]]:
+def corpus_sets(work: Path, families: Collection[str], held_out: int, report: Report) -> dict[str, list[Pair]]:
     """Extracted, cut into sentences, cleaned, deduplicated, checked and split."""
     found: list[Pair] = []
-    for pair in split_pairs(tqdm(extract_all(work, report), "reading", unit=" pairs")):
+    for pair in split_pairs(tqdm(extract_all(work, families, report), "reading", unit=" pairs")):
         report.find(pair.family)
         found.append(pair)
     unique = list(deduplicate(clean(tqdm(found, "cleaning", unit=" pairs"), report), report))
@@ -55,20 +57,21 @@ def main() -> None:
     parser.add_argument("work", type=Path, help="packages/ (unpacked), indices/ and versions.tsv")
     parser.add_argument("out", type=Path, help="receives text/, licences/ and README.md")
     parser.add_argument("--held-out", type=int, default=HELD_OUT, help="lines of valid and of test")
+    parser.add_argument("--families", nargs="+", choices=PACKAGES, default=list(PACKAGES), help="sources to take")
     arguments = parser.parse_args()
     work, out = arguments.work, arguments.out
 
     report = Report()
     try:
-        sets = corpus_sets(work, arguments.held_out, report)
+        sets = corpus_sets(work, arguments.families, arguments.held_out, report)
     except FileNotFoundError as error:
         sys.exit(f"error: {error.filename} is missing; remove {work} and run scripts/prepare_corpus.sh again")
     except NotEnoughText as error:
         sys.exit(f"error: {error}")
     with folder_in_one_go(out / "licences") as folder:
-        for package in PACKAGES:
+        for package in (package for family in arguments.families for package in PACKAGES[family]):
             shutil.copy(work / "packages/usr/share/doc" / package / "copyright", folder / f"{package}.txt")
-    write_text(out / "README.md", sources_markdown(read_versions(work / "versions.tsv"), report))
+    write_text(out / "README.md", sources_markdown(read_versions(work / "versions.tsv"), report, arguments.families))
     with folder_in_one_go(out / "text") as folder:
         write_sets(folder, sets, LANGUAGES)
         write_families(folder, sets)

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from test_extractors import write_page
 
+from corpus import build
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 SCRIPTS = REPOSITORY / "scripts"
 TOOLS = ("awk", "bash", "cat", "cut", "dirname", "env", "mkdir", "mv", "paste", "rm", "sed", "sort", "uname", "wc")
@@ -152,6 +154,20 @@ def test_from_unpacked_packages_to_binarised_data(tmp_path: Path, without_apt: d
     again = run("prepare_corpus.sh", "en", "de", out, env=env, cwd=tmp_path / "out/text")
     assert again.stdout == f"data for fairseq: {out}/bin\n"
     assert before == {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file()}
+
+
+def test_a_choice_of_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, without_apt: dict[str, str]) -> None:
+    work = tmp_path / "work"
+    write_unpacked_packages(work)
+    (work / "indices/Packages").unlink()  # which aren't fetched then
+    options = ["--held-out", "10", "--families", "lohelp", "ding"]
+    monkeypatch.setattr("sys.argv", ["build", str(work), str(tmp_path), *options])
+    build.main()
+    assert {*(tmp_path / "text/train.family").read_text().split()} == {"lohelp", "ding"}
+    readme = (tmp_path / "README.md").read_text()
+    assert '`FAMILIES="lohelp ding"`' in readme and "| ding |" in readme and "| ddtp |" not in readme
+    result = run("prepare_corpus.sh", "en", "de", "out", env={**without_apt, "FAMILIES": "lohelp web"}, cwd=tmp_path)
+    assert result.stderr == "error: FAMILIES may name lohelp, ddtp and ding, not web\n"
 
 
 def test_preprocess_names_what_is_wrong_with_the_text(tmp_path: Path, without_apt: dict[str, str]) -> None:
