@@ -202,26 +202,9 @@ elif [ "${FP16:-1}" = 1 ]; then
     FLAGS+=(--fp16)
 fi
 
-# fairseq copies checkpoint_last.pt from the checkpoint it has just written, and a copy that was interrupted is a broken archive.
-# Then the newest whole checkpoint takes its place.
-is_whole() {
-    python -c 'import sys, zipfile; sys.exit(not zipfile.is_zipfile(sys.argv[1]))' "$1"
-}
 mkdir -p "$SAVE_DIR" || fail "the folder for the checkpoints (SAVE_DIR) $SAVE_DIR can't be made"
 LAST=$SAVE_DIR/checkpoint_last.pt
-if first && [ -e "$LAST" ] && ! is_whole "$LAST"; then
-    NEWEST=
-    while IFS= read -r candidate; do
-        if [ "$candidate" != "$LAST" ] && is_whole "$candidate"; then
-            NEWEST=$candidate
-            break
-        fi
-    done < <(ls -t "$SAVE_DIR"/checkpoint*.pt)
-    [ -n "$NEWEST" ] || fail "$LAST is broken and there is no other checkpoint to go on from: delete it to start again"
-    say "$LAST is broken (interrupted while it was written); going on from $NEWEST"
-    cp "$NEWEST" "$LAST.tmp"
-    mv "$LAST.tmp" "$LAST"
-fi
+! first || mend_last "$SAVE_DIR"
 
 if [ -e "$LAST" ]; then
     say "going on from $LAST"

@@ -142,3 +142,23 @@ has_symbol() {
 add_symbol() {
     has_symbol "$1" "$2" || printf '%s 1\n' "$1" >> "$2"
 }
+
+# mend_last FOLDER: fairseq copies checkpoint_last.pt from the checkpoint it has just written, and a copy that was interrupted is a
+# broken archive. Then the newest whole checkpoint takes its place.
+mend_last() {
+    local last=$1/checkpoint_last.pt candidate newest=
+    [ -e "$last" ] && ! is_whole "$last" || return 0
+    while IFS= read -r candidate; do
+        if [ "$candidate" != "$last" ] && is_whole "$candidate"; then
+            newest=$candidate
+            break
+        fi
+    done < <(ls -t "$1"/checkpoint*.pt)
+    [ -n "$newest" ] || fail "$last is broken and there is no other checkpoint to go on from: delete it to start again"
+    echo "$(basename "$0"): $last is broken (interrupted while it was written); going on from $newest"
+    cp "$newest" "$last.tmp"
+    mv "$last.tmp" "$last"
+}
+is_whole() {
+    python -c 'import sys, zipfile; sys.exit(not zipfile.is_zipfile(sys.argv[1]))' "$1"
+}

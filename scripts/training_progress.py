@@ -8,7 +8,8 @@ import re
 import sys
 
 TRAINING = re.compile(r"\| train_inner \|.*\bloss=([\d.]+).*\bnum_updates=(\d+)")
-VALIDATION = re.compile(r"\| valid on '[^']*' subset \| loss ([\d.]+)(?:.*\| accepted ([\d.]+))?")
+VALIDATION = re.compile(r"\| valid on '[^']*' subset \| loss ([\d.]+)")
+WORTH = re.compile(r"\| (accepted|alpha_fwd|alpha_bwd|bleu_fwd|bleu_bwd) ([\d.]+)")
 TOLD = re.compile(r"(?:train\.sh|error|\w*Error): ")
 
 
@@ -17,7 +18,7 @@ def short(line: str, name: str, updates: str) -> str | None:
     if match := TRAINING.search(line):
         return f"{name}: update {match[2]} of {updates}, loss {match[1]}"
     if match := VALIDATION.search(line):
-        worth = "" if match[2] is None else f", {match[2]} tokens accepted per iteration"
+        worth = "".join(f", {metric} {value}" for metric, value in WORTH.findall(line))
         return f"{name}: validation loss {match[1]}{worth}"
     if TOLD.match(line):
         return line.rstrip("\n")
