@@ -162,9 +162,13 @@ def batches(dataset: Any, size: int, lines: int) -> list[dict[str, Any]]:
     return [dataset.collater([dataset[number] for number in numbers[at : at + size]]) for at in range(0, lines, size)]
 
 
-def open_task(data: str) -> Any:
-    """The task on a folder that fairseq-preprocess wrote."""
+def open_task(data: str, *languages: str) -> Any:
+    """The task on a folder that fairseq-preprocess wrote; ``languages``, source and target, if they are to be others
+    than the folder says.
+    """
     words = [data, "--task", "translation_lev_modified", "--cpu"]
+    for option, language in zip(("--source-lang", "--target-lang"), languages, strict=False):
+        words += [option, language]
     parsed = options.parse_args_and_arch(options.get_generation_parser(), words)
     return tasks.setup_task(convert_namespace_to_omegaconf(parsed).task)
 

@@ -1,0 +1,215 @@
+#!/usr/bin/env bash
+# The recipe for pairs of languages with 100 to 300 thousand pairs of sentences, from raw parallel text to a table of results: two
+# translation models that train each other by reconstruction, and a small drafter for each, distilled from it.
+#
+#   scripts/low_resource.sh SRC TGT TEXT_DIR [--preset cpu|gpu] [--out OUT] [--ablations] [-- FLAG ...]
+#
+# TEXT_DIR     {train,valid,test}.{SRC,TGT}, raw UTF-8 text, one segment a line
+# --preset     cpu (default): models and training small enough for two cores and two hours; gpu: verifiers of 8 + 8 layers, d 512,
+#              drafters of 4 + 4 layers, d 256, 40 thousand updates in half precision
+# --out        folder for everything (low_resource.SRC-TGT)
+# --ablations  trains three more, each like the dual one but for one thing: without reconstruction, without distillation, with one
+#              table of embeddings for both directions
+# FLAG ...     for every training, after the preset's: fairseq-train's, and those of --arch dual_transformer, --task dual_translation
+#              and --criterion dual_reconstruction_loss
+#
+# OUT receives, in this order, and a step whose result is there is skipped, so that the same command goes on after an interruption:
+#   clean/       TEXT_DIR without what scripts/clean_corpus.py drops, and its report
+#   data/        what scripts/preprocess.sh makes of it
+#   warmup/      the first stage: cross entropy alone (DUAL_WARMUP updates)
+#   plain/       from there to MAX_UPDATE updates with cross entropy alone: what dual training is compared with
+#   dual/        from there to MAX_UPDATE updates with reconstruction and distillation; in plain/ and dual/ also the four models,
+#                {forward,backward}-{verifier,drafter}.pt, for fairseq-generate
+#   no-reconstruction/, no-distillation/, shared-embeddings/   the ablations
+#   table.md, table.json   BLEU, chrF, alpha and speed in both directions (benchmarks/low_resource.py); with ablations
+#                table-with-ablations.md and .json
+#   times.txt    what each step took, in seconds
+#
+# BPE_SYMBOLS, DUAL_WARMUP, MAX_UPDATE, VALIDATE   merges of the joint BPE; updates of the first stage, of both, and between two
+#              validations (cpu: 4000, 2000, 2600, 200; gpu: 8000, 16000, 40000, 1000)
+# BATCH, PASSES   of the table: sentences decoded together (32), timed passes (3)
+# PYTHON_BIN   folder with fairseq's commands (default: the active environment, else .venv)
+set -euo pipefail
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+. "$ROOT/scripts/common.sh"
+
+help_if_asked "$@"
+
+POSITIONAL=() PRESET=cpu OUT='' ABLATIONS=()
+while [ $# -gt 0 ]; do
+    case $1 in
+    --preset | --out)
+        [ $# -gt 1 ] || fail "$1 needs a value"
+        if [ "$1" = --out ]; then OUT=$2; else PRESET=$2; fi
+        shift
+        ;;
+    --ablations) ABLATIONS=(no-reconstruction no-distillation shared-embeddings) ;;
+    --)
+        shift
+        break
+        ;;
+    -*) fail "there is no option $1; flags for the trainings come after --" ;;
+    *) POSITIONAL+=("$1") ;;
+    esac
+    shift
+done
+EXTRA=("$@")
+if [ ${#POSITIONAL[@]} -ne 3 ]; then
+    usage >&2
+    exit 2
+fi
+SRC=${POSITIONAL[0]} TGT=${POSITIONAL[1]} TEXT=${POSITIONAL[2]}
+OUT=${OUT:-low_resource.$SRC-$TGT}
+[ "$SRC" != "$TGT" ] || fail "SRC and TGT are the same language, $SRC"
+need_folder "$TEXT" "the folder with the text,"
+for split in train valid test; do
+    for lang in "$SRC" "$TGT"; do
+        need_file "$TEXT/$split.$lang" "the text"
+    done
+    need_equal_lengths "$TEXT/$split.$SRC" "$TEXT/$split.$TGT" "$TEXT/$split.$SRC and $split.$TGT"
+done
+need_fairseq fairseq-train
+
+# preset BPE_SYMBOLS DUAL_WARMUP MAX_UPDATE VALIDATE: what isn't set yet
+preset() {
+    BPE_SYMBOLS=${BPE_SYMBOLS:-$1} DUAL_WARMUP=${DUAL_WARMUP:-$2} MAX_UPDATE=${MAX_UPDATE:-$3} VALIDATE=${VALIDATE:-$4}
+}
+case $PRESET in
+cpu)
+    preset 4000 2000 2600 200
+    FLAGS=(--cpu
+        --verifier-embed-dim 192 --verifier-encoder-layers 3 --verifier-decoder-layers 2 --verifier-attention-heads 4
+        --drafter-embed-dim 128 --drafter-encoder-layers 2 --drafter-decoder-layers 1 --drafter-attention-heads 4
+        --max-tokens 2500 --lr 0.002 --lr-scheduler polynomial_decay --total-num-update "$MAX_UPDATE" --warmup-updates 300)
+    ;;
+gpu)
+    preset 8000 16000 40000 1000
+    FLAGS=(--fp16 --max-tokens 8192 --lr 0.0005 --lr-scheduler inverse_sqrt --warmup-updates 4000)
+    ;;
+*) fail "--preset must be cpu or gpu, not $PRESET" ;;
+esac
+for variable in BPE_SYMBOLS DUAL_WARMUP MAX_UPDATE VALIDATE; do
+    [[ ${!variable} =~ ^[1-9][0-9]*$ ]] || fail "$variable must be a number above 0, not ${!variable}"
+done
+[ "$DUAL_WARMUP" -lt "$MAX_UPDATE" ] || fail "DUAL_WARMUP, $DUAL_WARMUP, must be below MAX_UPDATE, $MAX_UPDATE"
+FLAGS+=(--user-dir "$ROOT/block_plugins" --task dual_translation --source-lang "$SRC" --target-lang "$TGT"
+    --arch dual_transformer --criterion dual_reconstruction_loss --label-smoothing 0.1
+    --max-source-positions 256 --max-target-positions 256 --skip-invalid-size-inputs-valid-test
+    --optimizer adam --adam-betas '(0.9, 0.98)' --clip-norm 1 --seed 1 --num-workers 0
+    --validate-interval-updates "$VALIDATE" --save-interval-updates "$VALIDATE" --keep-interval-updates 1
+    --validate-interval 1000000 --save-interval 1000000 --no-epoch-checkpoints
+    --best-checkpoint-metric bleu --maximize-best-checkpoint-metric --eval-bleu-detok moses --eval-bleu-remove-bpe
+    --log-format simple --log-interval 50 "${EXTRA[@]}")
+
+trap 'echo; echo "low_resource.sh: stopped; the same command goes on from here" >&2; exit 130' INT
+mkdir -p "$OUT" || fail "the folder for everything (--out) $OUT can't be made"
+
+# Results of other text or of other settings are not to be taken for these.
+SETTINGS=$OUT/settings.tmp$$
+trap 'rm -f "$SETTINGS"' EXIT
+{
+    for split in train valid test; do
+        cat "$TEXT/$split.$SRC" "$TEXT/$split.$TGT" | cksum
+    done
+    echo "$BPE_SYMBOLS $DUAL_WARMUP ${FLAGS[*]}"
+} > "$SETTINGS"
+[ ! -e "$OUT/settings" ] || cmp -s "$SETTINGS" "$OUT/settings" ||
+    fail "$OUT was made from other text or with other settings: give another --out, or remove it"
+mv "$SETTINGS" "$OUT/settings"
+
+# step NAME COMMAND ...: says what begins, and writes down how long it took
+step() {
+    local start=$SECONDS
+    printf '\n== %s  %s\n' "$(date +%H:%M:%S)" "$1"
+    "${@:2}"
+    echo "$1: $((SECONDS - start))" >> "$OUT/times.txt"
+}
+
+clean() {
+    rm -rf "$OUT/clean.tmp"
+    mkdir "$OUT/clean.tmp"
+    cp "$TEXT"/valid."$SRC" "$TEXT"/valid."$TGT" "$TEXT"/test."$SRC" "$TEXT"/test."$TGT" "$OUT/clean.tmp/"
+    python "$ROOT/scripts/clean_corpus.py" "$TEXT/train.$SRC" "$TEXT/train.$TGT" "$OUT/clean.tmp/train" \
+        --report "$OUT/clean.tmp/report.json" --exclude "$TEXT"/{valid,test}.{"$SRC","$TGT"}
+    mv "$OUT/clean.tmp" "$OUT/clean"
+}
+
+preprocess() {
+    PYTHON_BIN="" BPE_SYMBOLS=$BPE_SYMBOLS TAGS="<BT>" "$ROOT/scripts/preprocess.sh" "$SRC" "$TGT" "$OUT/clean" "$OUT/data" \
+        > "$OUT/preprocess.log" 2>&1 || {
+        tail -n 5 "$OUT/preprocess.log" >&2
+        fail "preprocessing failed; all of it in $OUT/preprocess.log"
+    }
+}
+
+# train NAME UPDATES FLAG ...: goes on from what is there
+train() {
+    local folder=$OUT/$1
+    mkdir -p "$folder"
+    mend_last "$folder"
+    fairseq-train "$OUT/data/bin" --save-dir "$folder" "${FLAGS[@]}" --max-update "$2" "${@:3}" 2>&1 | tee -a "$folder/train.log" |
+        python "$ROOT/scripts/training_progress.py" "$1" "$2" || fail "training failed; all of it in $folder/train.log"
+    touch "$folder/done-$2"
+}
+# train_once NAME UPDATES FLAG ...
+train_once() {
+    if [ -e "$OUT/$1/done-$2" ]; then
+        echo "trained already: $OUT/$1"
+    else
+        step "training $1" train "$@"
+    fi
+}
+# second_stage NAME REC_WEIGHT KD_WEIGHT: from the end of the first stage
+second_stage() {
+    if [ ! -e "$OUT/$1/checkpoint_last.pt" ]; then
+        mkdir -p "$OUT/$1"
+        cp "$OUT/warmup/checkpoint_last.pt" "$OUT/$1/checkpoint_last.pt.tmp"
+        mv "$OUT/$1/checkpoint_last.pt.tmp" "$OUT/$1/checkpoint_last.pt"
+    fi
+    train_once "$1" "$MAX_UPDATE" --dual-warmup-updates "$DUAL_WARMUP" --rec-weight "$2" \
+        --rec-weight-min "$(awk -v weight="$2" 'BEGIN { print weight < 0.05 ? weight : 0.05 }')" --kd-weight "$3"
+}
+# models NAME: the four models of a training, of its best validation
+models() {
+    local checkpoint=$OUT/$1/checkpoint_best.pt
+    [ -e "$checkpoint" ] || checkpoint=$OUT/$1/checkpoint_last.pt
+    [ "$OUT/$1/backward-drafter.pt" -nt "$checkpoint" ] || # which is written last
+        python "$ROOT/scripts/export_dual.py" "$checkpoint" \
+            --component forward-verifier backward-verifier forward-drafter backward-drafter
+}
+
+if [ ! -e "$OUT/clean" ]; then
+    step "cleaning $TEXT" clean
+fi
+if [ ! -e "$OUT/data/bin" ]; then
+    step "preprocessing" preprocess
+fi
+train_once warmup "$DUAL_WARMUP" --dual-warmup-updates "$DUAL_WARMUP"
+second_stage plain 0 0
+second_stage dual 0.2 0.1
+for ablation in "${ABLATIONS[@]}"; do
+    case $ablation in
+    no-reconstruction) second_stage "$ablation" 0 0.1 ;;
+    no-distillation) second_stage "$ablation" 0.2 0 ;;
+    shared-embeddings)
+        train_once "$ablation" "$MAX_UPDATE" --dual-warmup-updates "$DUAL_WARMUP" --rec-weight 0.2 --kd-weight 0.1 \
+            --share-dual-embeddings
+        ;;
+    esac
+done
+
+TABLE=$OUT/table${ABLATIONS:+-with-ablations}.md
+COMPARED=(--plain "$OUT/plain" --dual "$OUT/dual" ${ABLATIONS:+--ablation})
+for name in "${ABLATIONS[@]}"; do
+    COMPARED+=("$name=$OUT/$name")
+done
+for name in plain dual "${ABLATIONS[@]}"; do
+    models "$name"
+    [ "$TABLE" -nt "$OUT/$name/backward-drafter.pt" ] || rm -f "$TABLE"
+done
+if [ ! -e "$TABLE" ]; then
+    step "the table" python -W ignore "$ROOT/benchmarks/low_resource.py" "$OUT/data/bin" --source-lang "$SRC" --target-lang "$TGT" \
+        "${COMPARED[@]}" --reference "$OUT/clean/test" --batch "${BATCH:-32}" --passes "${PASSES:-3}" --output "$TABLE"
+else
+    cat "$TABLE"
+fi
