@@ -11,13 +11,24 @@ FAIRSEQ = [
 CORPUS = ["lxml>=5", "py3langid>=0.4"]
 CLEAN = ["rensa>=0.5"]
 PLOTS = ["matplotlib>=3.8"]
+TENSORBOARD = ["tensorboardX>=2.6"]
 EXTRAS = {
     "corpus": CORPUS,
     "clean": CLEAN,
     "plots": PLOTS,
     "bench": ["ctranslate2>=4.5"],
-    "tensorboard": ["tensorboardX>=2.6"],
-    "dev": ["pytest>=8", "pytest-xdist>=3.6", "hypothesis>=6.100", "ruff>=0.9", "mypy>=1.14", *CORPUS, *CLEAN, *PLOTS],
+    "tensorboard": TENSORBOARD,
+    "dev": [
+        "pytest>=8",
+        "pytest-xdist>=3.6",
+        "hypothesis>=6.100",
+        "ruff>=0.9",
+        "mypy>=1.14",
+        *CORPUS,
+        *CLEAN,
+        *PLOTS,
+        *TENSORBOARD,
+    ],
 }
 
 setup(

@@ -35,7 +35,8 @@ def circumstances() -> str:
 
 
 def save(output: str | None, report: str, content: dict[str, Any]) -> Path | None:
-    """Prints the report and, where ``output`` names a file, writes it there with its JSON beside it.
+    """Prints the report and, where ``output`` names a file, writes it there with its JSON, which tells the
+    circumstances as well, beside it.
 
     Returns where its plot belongs.
     """
@@ -45,5 +46,6 @@ def save(output: str | None, report: str, content: dict[str, Any]) -> Path | Non
     path = Path(output)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(report, encoding="utf-8")
+    content = {"circumstances": circumstances(), **content}
     path.with_suffix(".json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     return path.with_suffix(".svg")
