@@ -4,11 +4,11 @@
 
 DATA is a folder that fairseq-preprocess wrote. Each strategy first translates the whole test set: BLEU (sacreBLEU on
 detokenised text), tokens committed per iteration, alpha, the share of sentences that are identical to those of
-fairseq's beam 1, and the peak memory come from there. Then all take turns, ``--passes`` times, on the first
-``--speed-lines`` sentences, so that a machine whose speed drifts slows all of them alike: speeds are medians over these
-passes, beside them the slowest and the fastest. Loading models and data is not part of the times. For each line in
-which an exact strategy differs, the gap between the verifier's scores for both tokens is shown: in float32 a near-tie
-can flip with the shape of a matrix product.
+fairseq's beam 1, the share of tokens that lookahead auto decoded without a draft, and the peak memory come from there.
+Then all take turns, ``--passes`` times, on the first ``--speed-lines`` sentences, so that a machine whose speed drifts
+slows all of them alike: speeds are medians over these passes, beside them the slowest and the fastest. Loading models
+and data is not part of the times. For each line in which an exact strategy differs, the gap between the verifier's
+scores for both tokens is shown: in float32 a near-tie can flip with the shape of a matrix product.
 
 Peak memory is what the process held at most while a strategy translated, beyond what it held before: caches,
 activations and buffers. All models are loaded by then, and each strategy has translated one sentence.
@@ -321,19 +321,21 @@ def run(arguments: argparse.Namespace) -> tuple[list[dict[str, Any]], list[str]]
 def markdown(table: list[dict[str, Any]], notes: list[str], arguments: argparse.Namespace) -> str:
     """The table and what it was measured with."""
     lines = [
-        "| strategy | batch | BLEU | identical to greedy | tokens/iteration | alpha | peak memory, MB | sentences/s | "
-        "from-to | speed-up |",
-        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+        "| strategy | batch | BLEU | identical to greedy | without a draft | tokens/iteration | alpha | "
+        "peak memory, MB | sentences/s | from-to | speed-up |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     for row in table:
         per_iteration, alpha = (
             "" if row[name] is None else f"{row[name]:.2f}" for name in ("accepted_per_iteration", "alpha")
         )
+        plain = "GAD" not in row["strategy"] or "undrafted" not in row
+        undrafted = "" if plain else f"{100 * row['undrafted'] / row['tokens']:.0f} %"
         peak = "" if row["peak_memory"] is None else f"{row['peak_memory'] / 1e6:.1f}"
         speeds = f"{min(row['pass_speeds']):.2f} - {max(row['pass_speeds']):.2f}"
         lines.append(
             f"| {row['strategy']} | {row['batch']} | {row['BLEU']:.2f} | {100 * row['identical']:.1f} % | "
-            f"{per_iteration} | {alpha} | {peak} | {row['sentences_per_second']:.2f} | {speeds} | "
+            f"{undrafted} | {per_iteration} | {alpha} | {peak} | {row['sentences_per_second']:.2f} | {speeds} | "
             f"{row['speedup']:.2f} x |"
         )
     sentences = table[0]["sentences"]

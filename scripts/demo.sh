@@ -12,7 +12,7 @@
 # DEMO_SHARDS  parts that the training text is translated in (4)
 # DEMO_TEXT    another corpus: folder with {train,valid,test}.{en,de}
 # BPE_SYMBOLS  merges of the joint BPE (3000)
-# LAYERS, EMBED_DIM and the other variables of train.sh (README) hold for both trainings
+# LAYERS, EMBED_DIM and the other variables of train.sh (./train.sh --help) hold for both trainings
 # PYTHON_BIN   folder with fairseq's commands (default: the active environment, else .venv)
 set -euo pipefail
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
