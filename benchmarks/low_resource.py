@@ -15,6 +15,7 @@ were none.
 """
 
 import argparse
+import itertools
 import statistics
 import sys
 from collections.abc import Iterator
@@ -36,6 +37,7 @@ from compare_strategies import batches, open_task
 from block_plugins import checkpoints, translation_scores
 from block_plugins.decoding import generator
 from block_plugins.decoding.settings import BeamSettings, SearchSettings, SpeculationSettings
+from block_plugins.errors import UserError
 from block_plugins.models.block_nat import BlockNATModel
 
 BASE, DUAL = "verifier, greedy", "dual + distilled, greedy"
@@ -54,14 +56,22 @@ class Row:
     seconds: list[float] = field(default_factory=list)  # for a sentence
 
 
-def rows_of(task: Any, way: str, arguments: argparse.Namespace) -> list[Row]:
-    """All ways to decode in one direction, ``way``: "forward" or "backward"."""
+def rows_of(task: Any, dataset: Any, lines: int, way: str, arguments: argparse.Namespace) -> list[Row]:
+    """All ways to decode the first ``lines`` of a set in one direction, ``way``: "forward" or "backward"."""
     symbols = task.target_dictionary
     search = SearchSettings(symbols.pad(), symbols.eos(), symbols.unk(), max_len_a=1.5, max_len_b=10)
+
+    longest = max(range(lines), key=lambda number: int(dataset.src_sizes[number]))
 
     def loaded(folder: Path) -> tuple[Any, Any, Any]:
         files = [folder / f"{way}-{role}.pt" for role in ("verifier", "drafter")]
         verifier, drafter = (checkpoints.load_model(str(path), str(folder), task) for path in files)
+        positions = min(network.max_positions()[0] for network in (verifier, drafter))
+        if dataset.src_sizes[longest] > positions:
+            raise UserError(
+                f"line {longest + 1} of the set to translate has {dataset.src_sizes[longest]} tokens, but models in "
+                f"{folder} have {positions} positions: leave such lines out, or train with more --max-source-positions"
+            )
         return verifier, drafter, generator.open_drafter(drafter, search, verifier, arguments.drafter_dtype == "int8")
 
     def pair(folder: Path, greedy: str, drafted: str, lookaheads: dict[str, str]) -> Iterator[Row]:
@@ -102,7 +112,7 @@ def measure(
     task.load_dataset(arguments.subset)
     dataset, symbols = task.dataset(arguments.subset), task.target_dictionary
     total = min(len(dataset), arguments.lines or len(dataset))
-    rows = rows_of(task, way, arguments)
+    rows = rows_of(task, dataset, total, way, arguments)
     direction = "-".join(languages)
     samples = batches(dataset, arguments.batch, total)
     for row in tqdm(rows, desc=f"{direction}: quality", disable=None):
@@ -120,8 +130,7 @@ def measure(
 
     references = [text(dataset[number]["target"].tolist()) for number in range(total)]
     if arguments.reference is not None:
-        path = arguments.reference.with_name(f"{arguments.reference.name}.{languages[1]}")
-        references = path.read_text(encoding="utf-8").split("\n")[:total]
+        references = reference_file(arguments, languages[1]).read_text(encoding="utf-8").split("\n")[:total]
     lines = {row.name: [text(row.output[number]) for number in range(total)] for row in rows}
     base = statistics.median(next(row for row in rows if row.name == BASE).seconds)
     table, notes = [], []
@@ -175,6 +184,24 @@ def markdown(table: list[dict[str, Any]], notes: list[str], arguments: argparse.
     return "\n".join(lines) + "\n"
 
 
+def reference_file(arguments: argparse.Namespace, language: str) -> Path:
+    """The raw test text in a language."""
+    prefix: Path = arguments.reference
+    return prefix.with_name(f"{prefix.name}.{language}")
+
+
+def check(arguments: argparse.Namespace) -> None:
+    """Raises ``UserError`` for files that aren't there."""
+    for folder in (arguments.plain, arguments.dual, *(folder for _, folder in arguments.ablation)):
+        for way, role in itertools.product(("forward", "backward"), ("verifier", "drafter")):
+            if not (folder / f"{way}-{role}.pt").is_file():
+                raise UserError(f"{folder} has no {way}-{role}.pt: give a folder that scripts/export_dual.py wrote to")
+    if arguments.reference is not None:
+        for language in (arguments.source_lang, arguments.target_lang):
+            if not reference_file(arguments, language).is_file():
+                raise UserError(f"--reference: there is no {reference_file(arguments, language)}")
+
+
 def named_folder(text: str) -> tuple[str, Path]:
     """``NAME=FOLDER``."""
     name, equals, folder = text.partition("=")
@@ -205,6 +232,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--output", help="Markdown file to write; its JSON goes beside it")
     arguments = parser.parse_args()
+    check(arguments)
     torch.set_num_threads(arguments.threads)
     languages = arguments.source_lang, arguments.target_lang
     table, notes = measure(arguments, "forward", languages)

@@ -45,7 +45,10 @@ def save(output: str | None, report: str, content: dict[str, Any]) -> Path | Non
         return None
     path = Path(output)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(report, encoding="utf-8")
     content = {"circumstances": circumstances(), **content}
-    path.with_suffix(".json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    texts = {path.with_suffix(".json"): json.dumps(content, indent=2) + "\n", path: report}
+    for file, text in texts.items():  # the report last: where it is, all is there
+        partial = file.with_name(file.name + ".tmp")
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(file)
     return path.with_suffix(".svg")

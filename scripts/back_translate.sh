@@ -60,8 +60,10 @@ done
 trap 'echo "back_translate.sh: interrupted; the same command goes on from here" >&2; exit 130' INT
 mkdir -p "$OUT/shards" || fail "the folder for the data (OUT) $OUT can't be made"
 
-SETTINGS=$OUT/settings.tmp$$
-trap 'rm -f "$SETTINGS"' EXIT
+# Several parts may begin at once, each in a process of its own.
+WORK=$(mktemp -d "$OUT/work.XXXXXX")
+SETTINGS=$WORK/settings
+trap 'rm -rf "$WORK"' EXIT
 
 # Translations of another text or by another model are not to be taken for these.
 {
@@ -75,14 +77,17 @@ trap 'rm -f "$SETTINGS"' EXIT
 mv "$SETTINGS" "$OUT/shards/settings"
 
 if [ ! -d "$OUT/mono" ]; then
-    LINES_IN=$(python "$ROOT/scripts/source_lines.py" "$MONO" "$OUT/mono.$TGT")
+    LINES_IN=$(python "$ROOT/scripts/source_lines.py" "$MONO" "$WORK/mono.$TGT")
     [ "$LINES_IN" -gt 0 ] || fail "the monolingual text (MONO) $MONO is empty"
-    rm -rf "$OUT/mono.tmp"
     fairseq-preprocess --source-lang "$TGT" --target-lang "$SRC" --only-source --srcdict "$DATA/dict.$TGT.txt" \
-        --trainpref "$OUT/mono" --destdir "$OUT/mono.tmp" > "$OUT/preprocess.txt" 2>&1 ||
+        --trainpref "$WORK/mono" --destdir "$WORK/mono" > "$WORK/preprocess.txt" 2>&1 || {
+        cp "$WORK/preprocess.txt" "$OUT/"
         fail "fairseq-preprocess failed; all of it in $OUT/preprocess.txt"
-    cp "$DATA/dict.$SRC.txt" "$OUT/mono.tmp/"
-    mv "$OUT/mono.tmp" "$OUT/mono"
+    }
+    cp "$DATA/dict.$SRC.txt" "$WORK/mono/"
+    cp "$WORK/mono.$TGT" "$OUT/mono.$TGT.$$"
+    mv "$OUT/mono.$TGT.$$" "$OUT/mono.$TGT"
+    mv -T "$WORK/mono" "$OUT/mono" 2> /dev/null || [ -d "$OUT/mono" ] || fail "$OUT/mono can't be made" # another was faster
 fi
 translate_in_shards "$OUT/mono" "$TGT" "$SRC" "$MODEL" "$@"
 [ -z "$SHARD" ] || exit 0

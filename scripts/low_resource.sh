@@ -27,11 +27,13 @@
 #
 # BPE_SYMBOLS, DUAL_WARMUP, MAX_UPDATE, VALIDATE   merges of the joint BPE; updates of the first stage, of both, and between two
 #              validations (cpu: 4000, 2000, 2600, 200; gpu: 8000, 16000, 40000, 1000)
+# REC_WEIGHT, KD_WEIGHT   weights of reconstruction and distillation (0.2, 0.1)
 # BATCH, PASSES   of the table: sentences decoded together (32), timed passes (3)
 # PYTHON_BIN   folder with fairseq's commands (default: the active environment, else .venv)
 set -euo pipefail
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 . "$ROOT/scripts/common.sh"
+export PYTHONPATH=$ROOT${PYTHONPATH:+:$PYTHONPATH} # whose import lets torch.load read fairseq's checkpoints
 
 help_if_asked "$@"
 
@@ -54,6 +56,14 @@ while [ $# -gt 0 ]; do
     shift
 done
 EXTRA=("$@")
+for flag in "${EXTRA[@]}"; do
+    case ${flag%%=*} in
+    --save-dir | --max-update | --restore-file | --dual-warmup-updates | --rec-weight | --rec-weight-min | --kd-weight | \
+        --share-dual-embeddings | --source-lang | --target-lang | -s | -t)
+        fail "$flag differs from training to training here, so it can't be a flag for all: see the variables (--help)"
+        ;;
+    esac
+done
 if [ ${#POSITIONAL[@]} -ne 3 ]; then
     usage >&2
     exit 2
@@ -83,13 +93,18 @@ cpu)
         --max-tokens 2500 --lr 0.002 --lr-scheduler polynomial_decay --total-num-update "$MAX_UPDATE" --warmup-updates 300)
     ;;
 gpu)
+    python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' || fail "--preset gpu: there is no GPU that PyTorch can use"
     preset 8000 16000 40000 1000
     FLAGS=(--fp16 --max-tokens 8192 --lr 0.0005 --lr-scheduler inverse_sqrt --warmup-updates 4000)
     ;;
 *) fail "--preset must be cpu or gpu, not $PRESET" ;;
 esac
-for variable in BPE_SYMBOLS DUAL_WARMUP MAX_UPDATE VALIDATE; do
+BATCH=${BATCH:-32} PASSES=${PASSES:-3} REC_WEIGHT=${REC_WEIGHT:-0.2} KD_WEIGHT=${KD_WEIGHT:-0.1}
+for variable in BPE_SYMBOLS DUAL_WARMUP MAX_UPDATE VALIDATE BATCH PASSES; do
     [[ ${!variable} =~ ^[1-9][0-9]*$ ]] || fail "$variable must be a number above 0, not ${!variable}"
+done
+for variable in REC_WEIGHT KD_WEIGHT; do
+    [[ ${!variable} =~ ^([0-9]+\.?[0-9]*|\.[0-9]+)$ && ${!variable} =~ [1-9] ]] || fail "$variable must be above 0, not ${!variable}"
 done
 [ "$DUAL_WARMUP" -lt "$MAX_UPDATE" ] || fail "DUAL_WARMUP, $DUAL_WARMUP, must be below MAX_UPDATE, $MAX_UPDATE"
 FLAGS+=(--user-dir "$ROOT/block_plugins" --task dual_translation --source-lang "$SRC" --target-lang "$TGT"
@@ -105,17 +120,16 @@ trap 'echo; echo "low_resource.sh: stopped; the same command goes on from here" 
 mkdir -p "$OUT" || fail "the folder for everything (--out) $OUT can't be made"
 
 # Results of other text or of other settings are not to be taken for these.
-SETTINGS=$OUT/settings.tmp$$
-trap 'rm -f "$SETTINGS"' EXIT
-{
-    for split in train valid test; do
-        cat "$TEXT/$split.$SRC" "$TEXT/$split.$TGT" | cksum
-    done
-    echo "$BPE_SYMBOLS $DUAL_WARMUP ${FLAGS[*]}"
-} > "$SETTINGS"
-[ ! -e "$OUT/settings" ] || cmp -s "$SETTINGS" "$OUT/settings" ||
-    fail "$OUT was made from other text or with other settings: give another --out, or remove it"
-mv "$SETTINGS" "$OUT/settings"
+# same_settings FILE LINE ADVICE: the file has this line, or gets it
+same_settings() {
+    if [ ! -e "$1" ]; then
+        printf '%s\n' "$2" > "$1.tmp"
+        mv "$1.tmp" "$1"
+    fi
+    [ "$(cat "$1")" = "$2" ] || fail "$3"
+}
+same_settings "$OUT/settings" "$(cat "$TEXT"/{train,valid,test}.{"$SRC","$TGT"} | cksum) $BPE_SYMBOLS" \
+    "$OUT was made from other text or with another BPE_SYMBOLS: give another --out, or remove it"
 
 # step NAME COMMAND ...: says what begins, and writes down how long it took
 step() {
@@ -145,34 +159,57 @@ preprocess() {
 # train NAME UPDATES FLAG ...: goes on from what is there
 train() {
     local folder=$OUT/$1
-    mkdir -p "$folder"
-    mend_last "$folder"
     fairseq-train "$OUT/data/bin" --save-dir "$folder" "${FLAGS[@]}" --max-update "$2" "${@:3}" 2>&1 | tee -a "$folder/train.log" |
         python "$ROOT/scripts/training_progress.py" "$1" "$2" || fail "training failed; all of it in $folder/train.log"
     touch "$folder/done-$2"
 }
 # train_once NAME UPDATES FLAG ...
 train_once() {
-    if [ -e "$OUT/$1/done-$2" ]; then
-        echo "trained already: $OUT/$1"
+    local folder=$OUT/$1 updates=0
+    mkdir -p "$folder"
+    # flags that no training has got through with may be changed
+    [ -e "$folder/checkpoint_last.pt" ] || rm -f "$folder/flags"
+    same_settings "$folder/flags" "${FLAGS[*]} ${*:3}" \
+        "$folder was trained with other flags: give another --out, or remove it and what comes after it"
+    if [ -e "$folder/done-$2" ]; then
+        echo "trained already: $folder"
+        return
+    fi
+    mend_last "$folder"
+    [ ! -e "$folder/checkpoint_last.pt" ] || updates=$(updates_of "$folder/checkpoint_last.pt")
+    [ "$updates" -le "$2" ] || fail "$folder has had $updates updates already, more than $2: raise MAX_UPDATE, or give another --out"
+    if [ "$updates" = "$2" ]; then # interrupted after its last checkpoint
+        touch "$folder/done-$2"
     else
         step "training $1" train "$@"
     fi
 }
-# second_stage NAME REC_WEIGHT KD_WEIGHT: from the end of the first stage
+updates_of() {
+    python -c 'import sys, torch; import block_plugins
+print(torch.load(sys.argv[1], map_location="cpu", mmap=True)["optimizer_history"][-1]["num_updates"])' "$1"
+}
+# second_stage NAME REC_WEIGHT KD_WEIGHT: from the end of the first stage, whose best score doesn't count
 second_stage() {
     if [ ! -e "$OUT/$1/checkpoint_last.pt" ]; then
         mkdir -p "$OUT/$1"
-        cp "$OUT/warmup/checkpoint_last.pt" "$OUT/$1/checkpoint_last.pt.tmp"
-        mv "$OUT/$1/checkpoint_last.pt.tmp" "$OUT/$1/checkpoint_last.pt"
+        python -c 'import sys, torch; import block_plugins
+state = torch.load(sys.argv[1], map_location="cpu")
+state["extra_state"].pop("best", None)
+torch.save(state, sys.argv[2])' "$OUT/warmup/checkpoint_last.pt" "$OUT/$1/first_stage.tmp"
+        mv "$OUT/$1/first_stage.tmp" "$OUT/$1/checkpoint_last.pt"
+        rm -f "$OUT/$1/flags"
     fi
     train_once "$1" "$MAX_UPDATE" --dual-warmup-updates "$DUAL_WARMUP" --rec-weight "$2" \
-        --rec-weight-min "$(awk -v weight="$2" 'BEGIN { print weight < 0.05 ? weight : 0.05 }')" --kd-weight "$3"
+        --rec-weight-min "$(least "$2")" --kd-weight "$3"
+}
+# least WEIGHT: where its halving ends
+least() {
+    awk -v weight="$1" 'BEGIN { print weight < 0.05 ? weight : 0.05 }'
 }
 # models NAME: the four models of a training, of its best validation
 models() {
     local checkpoint=$OUT/$1/checkpoint_best.pt
-    [ -e "$checkpoint" ] || checkpoint=$OUT/$1/checkpoint_last.pt
+    [ -e "$checkpoint" ] && is_whole "$checkpoint" || checkpoint=$OUT/$1/checkpoint_last.pt
     [ "$OUT/$1/backward-drafter.pt" -nt "$checkpoint" ] || # which is written last
         python "$ROOT/scripts/export_dual.py" "$checkpoint" \
             --component forward-verifier backward-verifier forward-drafter backward-drafter
@@ -186,14 +223,14 @@ if [ ! -e "$OUT/data/bin" ]; then
 fi
 train_once warmup "$DUAL_WARMUP" --dual-warmup-updates "$DUAL_WARMUP"
 second_stage plain 0 0
-second_stage dual 0.2 0.1
+second_stage dual "$REC_WEIGHT" "$KD_WEIGHT"
 for ablation in "${ABLATIONS[@]}"; do
     case $ablation in
-    no-reconstruction) second_stage "$ablation" 0 0.1 ;;
-    no-distillation) second_stage "$ablation" 0.2 0 ;;
+    no-reconstruction) second_stage "$ablation" 0 "$KD_WEIGHT" ;;
+    no-distillation) second_stage "$ablation" "$REC_WEIGHT" 0 ;;
     shared-embeddings)
-        train_once "$ablation" "$MAX_UPDATE" --dual-warmup-updates "$DUAL_WARMUP" --rec-weight 0.2 --kd-weight 0.1 \
-            --share-dual-embeddings
+        train_once "$ablation" "$MAX_UPDATE" --dual-warmup-updates "$DUAL_WARMUP" --rec-weight "$REC_WEIGHT" \
+            --rec-weight-min "$(least "$REC_WEIGHT")" --kd-weight "$KD_WEIGHT" --share-dual-embeddings
         ;;
     esac
 done
@@ -209,7 +246,7 @@ for name in plain dual "${ABLATIONS[@]}"; do
 done
 if [ ! -e "$TABLE" ]; then
     step "the table" python -W ignore "$ROOT/benchmarks/low_resource.py" "$OUT/data/bin" --source-lang "$SRC" --target-lang "$TGT" \
-        "${COMPARED[@]}" --reference "$OUT/clean/test" --batch "${BATCH:-32}" --passes "${PASSES:-3}" --output "$TABLE"
+        "${COMPARED[@]}" --reference "$OUT/clean/test" --batch "$BATCH" --passes "$PASSES" --output "$TABLE"
 else
     cat "$TABLE"
 fi

@@ -40,12 +40,12 @@ translate_shard() { # SHARD DATA FLAG...
         tool_error "$log.tmp" "$log.errors" "fairseq-generate failed" >&2
         fail "part $1 of $SHARDS failed; all of it in $log.errors"
     }
-    mv "$log.tmp" "$log"
     # fairseq says in each part how many sentences of the whole set are too long for the model; where, depends on whether
     # something has logged before its own logging is set up
-    cat "$log" "$log.errors" | sed -n 's/,//g; s/^.*[ :]\([0-9][0-9]*\) samples have invalid sizes and will be skipped.*/\1/p' |
+    cat "$log.tmp" "$log.errors" | sed -n 's/,//g; s/^.*[ :]\([0-9][0-9]*\) samples have invalid sizes and will be skipped.*/\1/p' |
         sed -n 1p > "$OUT/shards/skipped"
     rm "$log.errors"
+    mv "$log.tmp" "$log"
 }
 
 # sentences_of PREFIX: how many there are in one side of a set that fairseq-preprocess wrote

@@ -113,3 +113,16 @@ def test_weights_of_other_sizes_are_refused(message: str, options: dict[str, Any
     make_model(task, seed=3).load_state_dict(dict(weights))
     with pytest.raises(UserError, match=message):
         make_model(task, **options).load_state_dict(weights)
+
+
+def test_weights_of_another_dictionary_and_tables_of_each_direction_are_refused() -> None:
+    task = make_task()
+    weights = make_model(task).state_dict()
+    with pytest.raises(UserError, match=r"--share-dual-embeddings: the checkpoint has a table .* for each direction"):
+        make_model(task, share_dual_embeddings=True).load_state_dict(dict(weights))
+    shared = make_model(task, share_dual_embeddings=True).state_dict()
+    make_model(task, seed=3, share_dual_embeddings=True).load_state_dict(shared)
+    symbols = task.src_dict.symbols
+    symbols[10], symbols[11] = symbols[11], symbols[10]  # as many, in another order
+    with pytest.raises(UserError, match="the dictionary in the data directory isn't the one"):
+        make_model(task).load_state_dict(weights)

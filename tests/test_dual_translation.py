@@ -517,7 +517,36 @@ def test_torchs_wrapper_trains_in_both_stages(tmp_path: Path) -> None:
 
 
 def test_no_sentence_is_left_out_for_the_size_of_its_batch(tmp_path: Path) -> None:
+    task = make_task(write_data(tmp_path))
+    task.load_dataset("valid")
+    batches = task.get_batch_iterator(task.dataset("valid"), max_sentences=4, required_batch_size_multiple=4)
+    assert sorted(number for sample in batches.next_epoch_itr() for number in sample["id"].tolist()) == list(range(6))
+
+
+@pytest.mark.parametrize(
+    ("message", "section", "options"),
+    [
+        ("--fp16 needs a GPU", "common", {"fp16": True, "cpu": True}),
+        ("--best-checkpoint-metric bleu_fwd: more is better", "checkpoint", {"best_checkpoint_metric": "bleu_fwd"}),
+        ("--store-ema", "ema", {"store_ema": True}),
+    ],
+)
+def test_options_of_training_that_do_not_go_with_the_task(
+    tmp_path: Path, message: str, section: str, options: dict[str, Any]
+) -> None:
     config = asdict(make_task(write_data(tmp_path)).cfg)
-    everything = OmegaConf.create({"task": config, "dataset": {"required_batch_size_multiple": 8}})
-    DualTranslationTask.setup_task(everything.task)
-    assert everything.dataset.required_batch_size_multiple == 1
+    config["source_lang"] = config["target_lang"] = None
+    everything = OmegaConf.create(
+        {
+            "task": config,
+            "common": {"seed": 7, "fp16": False, "cpu": True},
+            "checkpoint": {"best_checkpoint_metric": "loss", "maximize_best_checkpoint_metric": False},
+            "ema": {"store_ema": False},
+        }
+    )
+    task = DualTranslationTask.setup_task(everything.task)
+    assert task.seed == 7
+    assert (everything.task.source_lang, everything.task.target_lang) == ("en", "de")  # found in the file names
+    everything[section].update(options)
+    with pytest.raises(UserError, match=message):
+        DualTranslationTask.setup_task(everything.task)

@@ -125,8 +125,13 @@ def test_from_raw_text_to_the_table(tmp_path: Path) -> None:
     again = run(*command, cwd=tmp_path, **short)
     assert again.returncode == 0 and "==" not in again.stdout
     assert again.stdout.endswith(notes) and again.stdout.count("trained already") == 3
-    changed = error_line(run(*command, "--lr", "1", cwd=tmp_path, **short))
-    assert "out was made from other text or with other settings" in changed
+    assert "out/warmup was trained with other flags" in error_line(run(*command, "--lr", "1", cwd=tmp_path, **short))
+    fewer = run(*command, "--total-num-update", "4", cwd=tmp_path, **{**short, "MAX_UPDATE": "3"})
+    assert "out/warmup was trained with other flags" in error_line(fewer)
+    (out / "dual/done-4").unlink()  # as if interrupted behind the last checkpoint
+    assert run(*command, cwd=tmp_path, **short).stdout == again.stdout.replace("trained already: out/dual\n", "")
+    (tmp_path / "text/train.en").write_text((tmp_path / "text/train.en").read_text().replace("cat", "hen"))
+    assert "out was made from other text" in error_line(run(*command, cwd=tmp_path, **short))
 
 
 def test_what_it_refuses(tmp_path: Path) -> None:
@@ -135,6 +140,11 @@ def test_what_it_refuses(tmp_path: Path) -> None:
         run("en", "de", "text", "--preset", "tpu", cwd=tmp_path)
     )
     assert "no option --fast" in error_line(run("en", "de", "text", "--fast", cwd=tmp_path))
+    for flag in ("--kd-weight", "--save-dir=x"):
+        assert f"{flag} differs from training to training" in error_line(
+            run("en", "de", "text", "--", "--lr", "1", flag, cwd=tmp_path)
+        )
+    assert "PASSES must be a number above 0" in error_line(run("en", "de", "text", cwd=tmp_path, PASSES="0"))
     assert "the same language" in error_line(run("en", "en", "text", cwd=tmp_path))
     assert "text/train.fr does not exist" in error_line(run("en", "fr", "text", cwd=tmp_path))
     too_long = error_line(run("en", "de", "text", cwd=tmp_path, DUAL_WARMUP="5", MAX_UPDATE="5"))

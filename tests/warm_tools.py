@@ -55,7 +55,10 @@ request = [os.path.basename(sys.argv[0]), sys.argv[1:], dict(os.environ), os.get
 message = json.dumps(request).encode()
 socket.send_fds(server, [len(message).to_bytes(8, "big")], files)
 server.sendall(message)
-child = int.from_bytes(server.recv(8), "big")
+answer = server.recv(8)
+if len(answer) < 8:
+    sys.exit("the server of warm tools has ended")
+child = int.from_bytes(answer, "big")
 def forward(number, frame):
     try:
         os.kill(child, number)
@@ -68,7 +71,8 @@ signal.pthread_sigmask(signal.SIG_UNBLOCK, passed_on)
 status = server.recv(8)
 code = os.waitstatus_to_exitcode(int.from_bytes(status, "big")) if status else 1
 if code < 0:
-    signal.signal(-code, signal.SIG_DFL)
+    if -code not in (signal.SIGKILL, signal.SIGSTOP):
+        signal.signal(-code, signal.SIG_DFL)
     os.kill(os.getpid(), -code)
 os._exit(code)
 """
@@ -133,7 +137,10 @@ def attend(connection: socket.socket) -> None:
     size, received, _, _ = socket.recv_fds(connection, 8, 64)
     message = b""
     while len(message) < int.from_bytes(size, "big"):
-        message += connection.recv(1 << 16)
+        part = connection.recv(1 << 16)
+        if not part:  # the client is gone
+            os._exit(1)
+        message += part
     request = json.loads(message)
     child = os.fork()
     if child == 0:

@@ -122,7 +122,8 @@ class DualReconstructionLoss(FairseqCriterion):
             "weighted": int("rec_weight" in sample),
         }
         for name in TERMS:
-            log[name] = sums[name].detach() if name in sums else 0.0
+            # a tensor in any case: fairseq adds up tensors and numbers of several workers apart
+            log[name] = sums[name].detach() if name in sums else loss.new_zeros(())
             log[f"{name}_tokens"] = tokens.get(name.replace("nll", "ce"), 0)
         return loss, sample_size, log
 

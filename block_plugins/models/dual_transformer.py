@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, Optional
 
+import torch
 import torch.nn.functional as F
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models import BaseFairseqModel, FairseqEncoderDecoderModel, register_model
@@ -19,6 +20,7 @@ from fairseq.models.transformer.transformer_legacy import base_architecture
 from omegaconf import II
 from torch import Tensor, nn
 
+from block_plugins import dictionaries
 from block_plugins.annealing import Annealing
 from block_plugins.errors import UserError
 from block_plugins.models.block_nat import BlockNATConfig, BlockNATModel
@@ -151,15 +153,19 @@ def _build_component(
 
 @register_model("dual_transformer", dataclass=DualTransformerConfig)
 class DualTransformerModel(BaseFairseqModel):
-    """The four components, each a fairseq model under its name in ``COMPONENTS``, and how far the weight of their
-    reconstruction has been annealed.
+    """The four components, each a fairseq model under its name in ``COMPONENTS``, how far the weight of their
+    reconstruction has been annealed, and what tells their dictionary from others.
     """
+
+    symbols: Tensor  # []
 
     def __init__(self, cfg: Any, dictionary: Any) -> None:
         super().__init__()
         self.cfg = cfg
         self.dictionary = dictionary
         self.annealing = Annealing()
+        # kept with the weights, for fairseq doesn't show a task what a checkpoint says of it when training goes on
+        self.register_buffer("symbols", torch.tensor(dictionaries.digest(dictionary)))
         tables: dict[str, nn.Embedding] = {}
         for component in COMPONENTS:  # verifiers first
             direction, role = component.split("_")
@@ -225,8 +231,15 @@ class DualTransformerModel(BaseFairseqModel):
     def load_state_dict(
         self, state_dict: dict[str, Tensor], strict: bool = True, model_cfg: Any = None, args: Any = None
     ) -> Any:
-        """Raises ``UserError`` where a checkpoint's sizes are others than the options say."""
+        """Raises ``UserError`` where a checkpoint's dictionary is another one than the data's, or where its sizes are
+        others than the options say.
+        """
         self.upgrade_state_dict(state_dict)
+        if "symbols" in state_dict and int(state_dict["symbols"]) != int(self.symbols):
+            raise UserError(
+                "the dictionary in the data directory isn't the one that the checkpoint was trained with: give the "
+                "data directory of that training, or another --save-dir"
+            )
         found = {name: tuple(weight.shape) for name, weight in state_dict.items()}
         wanted = {name: tuple(weight.shape) for name, weight in self.state_dict().items()}
         for name in [*wanted, *found]:
@@ -236,4 +249,10 @@ class DualTransformerModel(BaseFairseqModel):
                     f"{found.get(name, 'absent')} in the checkpoint and {wanted.get(name, 'absent')} by the options; "
                     "give the options it was trained with, or another --save-dir"
                 )
+        tables = [state_dict[f"{way}_verifier.encoder.embed_tokens.weight"] for way in ("forward", "backward")]
+        if self.cfg.share_dual_embeddings and not torch.equal(*tables):
+            raise UserError(
+                "--share-dual-embeddings: the checkpoint has a table of embeddings for each direction; leave the "
+                "option out, or give another --save-dir"
+            )
         return super().load_state_dict(state_dict, strict, model_cfg, args)

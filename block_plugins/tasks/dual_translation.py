@@ -118,13 +118,35 @@ class DualTranslationTask(TranslationTask):
             )
         if task.tag is None and cfg.pseudo_tag != PSEUDO_TAG:
             raise UserError(f"--pseudo-tag {cfg.pseudo_tag}: the dictionaries in {cfg.data} have no such symbol")
+        # The whole configuration, where a command line tool set the task up.
         everything = cfg._get_parent() if OmegaConf.is_config(cfg) else None
-        if everything is not None and everything.get("common") is not None:
-            task.seed = everything.common.seed
-        if everything is not None and everything.get("dataset") is not None:
-            # fairseq leaves out a last batch whose size is no multiple of this: validation would miss sentences
-            everything.dataset.required_batch_size_multiple = 1
+        if everything is not None:
+            task._check_everything(everything)
         return task
+
+    def _check_everything(self, everything: Any) -> None:
+        """Raises ``UserError`` for options of training that don't go with this task."""
+        common, checkpoint, ema = (everything.get(name) for name in ("common", "checkpoint", "ema"))
+        if common is not None:
+            self.seed = common.seed
+            if common.fp16 and (common.cpu or not torch.cuda.is_available()):
+                raise UserError("--fp16 needs a GPU: leave it out on the CPU")
+        if checkpoint is not None:
+            metric = str(checkpoint.best_checkpoint_metric)
+            if metric.startswith(("bleu", "chrf", "alpha")) and not checkpoint.maximize_best_checkpoint_metric:
+                raise UserError(
+                    f"--best-checkpoint-metric {metric}: more is better; give --maximize-best-checkpoint-metric as well"
+                )
+        if ema is not None and ema.store_ema:
+            raise UserError("--store-ema averages floating-point numbers only, and this model counts: leave it out")
+        if everything.get("task") is not None:  # what was found out belongs into the checkpoints
+            everything.task.source_lang, everything.task.target_lang = self.cfg.source_lang, self.cfg.target_lang
+
+    def get_batch_iterator(self, *args: Any, **kwargs: Any) -> Any:
+        """fairseq's, but it leaves no batch out for its size, as fairseq does with a last one whose number of sentences
+        is no multiple of --required-batch-size-multiple: validation would miss sentences.
+        """
+        return super().get_batch_iterator(*args, **{**kwargs, "required_batch_size_multiple": 1})
 
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any) -> None:
         """Loads a split; raises ``UserError`` if one of its sides is missing."""
