@@ -7,8 +7,23 @@ import torch
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 LONGEST_FIRST = [
-    *("test_scripts.py", "test_main_job.py", "test_training_cli.py", "test_reference.py", "test_lossless.py"),
-    *("test_get_data.py", "test_benchmarks.py", "test_validation_worth.py", "test_translate.py", "test_trace.py"),
+    *(
+        "test_docs.py",
+        "test_scripts.py",
+        "test_main_job.py",
+        "test_training_cli.py",
+        "test_reference.py",
+        "test_lossless.py",
+    ),
+    *(
+        "test_low_resource.py",
+        "test_dual_translation.py",
+        "test_get_data.py",
+        "test_benchmarks.py",
+        "test_validation_worth.py",
+        "test_translate.py",
+        "test_trace.py",
+    ),
 ]
 """Files that take the longest. Where files are shared out among workers, the last one to finish mustn't begin late."""
 

@@ -60,7 +60,7 @@ SHORTENING = {
     "python": """
         while [ "$1" = -W ]; do shift 2; done
         case $1 in
-        benchmarks/compare_strategies.py) set -- "$@" --lines 4 --speed-lines 4 --passes 1 --max-len-b 10 ;;
+        benchmarks/compare_strategies.py) set -- "$@" --lines 4 --speed-lines 4 --passes 1 --max-len-b 10 --batch 1 ;;
         benchmarks/length.py) set -- "$@" --lengths 3 6 --layers 1 --width 64 --symbols 30 --passes 1 ;;
         esac """,
 }

@@ -103,7 +103,7 @@ def test_a_model_that_knows_its_text_accepts_whole_blocks(job: Job, tmp_path: Pa
     assert figures["sentences"] == 12
     assert figures["tokens"] == sum(lengths)
     assert figures["accepted_per_iteration"] > 5
-    assert f"sentences 12, tokens {sum(lengths)}" in result.stderr  # the log line at the end
+    assert f"sentences 12, tokens {sum(lengths)}" in result.stdout + result.stderr  # the log line at the end
     steps = column(output, "I")
     assert sum(int(fields[0]) for fields in steps.values()) == figures["iterations"]
     drafts = [line for line in output.splitlines() if line.startswith("E-")]
