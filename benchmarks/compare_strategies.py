@@ -162,6 +162,11 @@ def batches(dataset: Any, size: int, lines: int) -> list[dict[str, Any]]:
     return [dataset.collater([dataset[number] for number in numbers[at : at + size]]) for at in range(0, lines, size)]
 
 
+def without_bpe(symbols: Any, tokens: list[int]) -> str:
+    """The words of an output or a target, whose EOS goes."""
+    return str(symbols.string(torch.tensor(tokens), "@@ ", extra_symbols_to_ignore={symbols.eos()}))
+
+
 def open_task(data: str, *languages: str) -> Any:
     """The task on a folder that fairseq-preprocess wrote; ``languages``, source and target, if they are to be others
     than the folder says.
@@ -264,7 +269,7 @@ def run(arguments: argparse.Namespace) -> tuple[list[dict[str, Any]], list[str]]
     detokenizer = sacremoses.MosesDetokenizer(lang=task.cfg.target_lang)
 
     def plain(tokens: list[int]) -> str:
-        return str(symbols.string(torch.tensor(tokens), "@@ ", extra_symbols_to_ignore={symbols.eos()}))
+        return without_bpe(symbols, tokens)
 
     def text(line: str) -> str:
         return str(detokenizer.detokenize(line.split()))

@@ -32,7 +32,7 @@ from tqdm import tqdm
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import report
-from compare_strategies import batches, open_task
+from compare_strategies import batches, open_task, without_bpe
 
 from block_plugins import checkpoints, translation_scores
 from block_plugins.decoding import generator
@@ -125,8 +125,7 @@ def measure(
     detokenizer = sacremoses.MosesDetokenizer(lang=languages[1])
 
     def text(tokens: list[int]) -> str:
-        words = symbols.string(torch.tensor(tokens), "@@ ", extra_symbols_to_ignore={symbols.eos()})
-        return str(detokenizer.detokenize(words.split()))
+        return str(detokenizer.detokenize(without_bpe(symbols, tokens).split()))
 
     references = [text(dataset[number]["target"].tolist()) for number in range(total)]
     if arguments.reference is not None:

@@ -48,9 +48,8 @@ need_file "$PARALLEL.$TGT" "the genuine text (PARALLEL)"
 case $TAG in
 *[[:space:]]* | '<s>' | '</s>' | '<pad>' | '<unk>') fail "TAG must be one symbol that fairseq has no use for, not $TAG" ;;
 esac
-DECIMAL='^([0-9]+\.?[0-9]*|\.[0-9]+)$'
-[[ $RATIO =~ $DECIMAL && $RATIO =~ [1-9] ]] || fail "RATIO must be a number of pseudo pairs for a genuine one, above 0, not $RATIO"
-{ [[ $CONFIDENCE =~ $DECIMAL ]] && awk -v x="$CONFIDENCE" 'BEGIN { exit !(x <= 1) }'; } ||
+is_positive "$RATIO" || fail "RATIO must be a number of pseudo pairs for a genuine one, above 0, not $RATIO"
+{ is_decimal "$CONFIDENCE" && awk -v x="$CONFIDENCE" 'BEGIN { exit !(x <= 1) }'; } ||
     fail "CONFIDENCE must be a probability, 0 ... 1, not $CONFIDENCE"
 [[ $SEED =~ ^[0-9]+$ ]] || fail "SEED must be a whole number, not $SEED"
 . "$ROOT/scripts/shards.sh"
@@ -85,8 +84,7 @@ if [ ! -d "$OUT/mono" ]; then
         fail "fairseq-preprocess failed; all of it in $OUT/preprocess.txt"
     }
     cp "$DATA/dict.$SRC.txt" "$WORK/mono/"
-    cp "$WORK/mono.$TGT" "$OUT/mono.$TGT.$$"
-    mv "$OUT/mono.$TGT.$$" "$OUT/mono.$TGT"
+    mv "$WORK/mono.$TGT" "$OUT/mono.$TGT"
     mv -T "$WORK/mono" "$OUT/mono" 2> /dev/null || [ -d "$OUT/mono" ] || fail "$OUT/mono can't be made" # another was faster
 fi
 translate_in_shards "$OUT/mono" "$TGT" "$SRC" "$MODEL" "$@"
@@ -99,11 +97,8 @@ translate_in_shards "$OUT/mono" "$TGT" "$SRC" "$MODEL" "$@"
 } > "$SETTINGS"
 if [ ! -d "$OUT/bin" ] || ! cmp -s "$SETTINGS" "$OUT/settings"; then
     rm -f "$OUT/settings"
-    KEEP=()
-    [ "${FILTER:-1}" = 1 ] || KEEP=(--keep-degenerate)
-    SKIPPED=$(cat "$OUT/shards/skipped")
-    python "$ROOT/scripts/back_translated_text.py" "${KEEP[@]}" "$OUT/shards/"*"-of-$SHARDS.txt" --skipped "${SKIPPED:-0}" \
-        --max-len-a "$MAX_LEN_A" --max-len-b "$MAX_LEN_B" --mono "$OUT/mono.$TGT" --confidence "$CONFIDENCE" --tag "$TAG" \
+    translations
+    python "$ROOT/scripts/back_translated_text.py" "${TRANSLATIONS[@]}" --mono "$OUT/mono.$TGT" --confidence "$CONFIDENCE" --tag "$TAG" \
         --genuine "$PARALLEL.$SRC" "$PARALLEL.$TGT" --ratio "$RATIO" --seed "$SEED" --out "$OUT/train.$SRC" "$OUT/train.$TGT" |
         tee "$OUT/report.txt"
     cp "$DATA/dict.$SRC.txt" "$DATA/dict.$TGT.txt" "$OUT/"

@@ -76,6 +76,30 @@ split_text_of() {
     if ! is_generate_log "$2" && grep -qF '##AT##-##AT##' "$2"; then cat "$2"; else text_of "$1" "$2" | compound_split; fi
 }
 
+# is_decimal TEXT: a number without sign and exponent
+is_decimal() {
+    [[ $1 =~ ^([0-9]+\.?[0-9]*|\.[0-9]+)$ ]]
+}
+# is_positive TEXT: such a number above 0
+is_positive() {
+    is_decimal "$1" && [[ $1 =~ [1-9] ]]
+}
+
+# preprocess_text SRC TGT TEXT_DIR OUT_DIR LOG: scripts/preprocess.sh, of which nothing is seen unless it fails
+preprocess_text() {
+    PYTHON_BIN="" "$ROOT/scripts/preprocess.sh" "${@:1:4}" > "$5" 2>&1 || {
+        tail -n 5 "$5" >&2
+        fail "preprocessing failed; all of it in $5"
+    }
+}
+
+# train_with_progress NAME UPDATES FOLDER COMMAND ...: a training, in short lines; marks the end in the folder
+train_with_progress() {
+    "${@:4}" 2>&1 | tee -a "$3/train.log" | python "$ROOT/scripts/training_progress.py" "$1" "$2" ||
+        fail "training failed; all of it in $3/train.log"
+    touch "$3/done-$2"
+}
+
 # same_lines FILE OTHER NAMES: both must have as many lines.
 same_lines() {
     local lines others

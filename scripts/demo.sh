@@ -33,11 +33,7 @@ step() {
 }
 
 step "1/6 text: $TEXT"
-PYTHON_BIN="" BPE_SYMBOLS=${BPE_SYMBOLS:-3000} "$ROOT/scripts/preprocess.sh" en de "$TEXT" "$DEMO_DIR/data" \
-    > "$DEMO_DIR/preprocess.log" 2>&1 || {
-    tail -n 5 "$DEMO_DIR/preprocess.log" >&2
-    fail "preprocessing failed; all of it in $DEMO_DIR/preprocess.log"
-}
+BPE_SYMBOLS=${BPE_SYMBOLS:-3000} preprocess_text en de "$TEXT" "$DEMO_DIR/data" "$DEMO_DIR/preprocess.log"
 echo "data for fairseq: $DEMO_DIR/data/bin"
 
 export DATA=$DEMO_DIR/data/bin CPU=1 SRC=en TGT=de
@@ -54,9 +50,7 @@ train() {
         return
     fi
     mkdir -p "$folder"
-    MAX_UPDATE=$2 SAVE_DIR=$folder "$ROOT/train.sh" --no-epoch-checkpoints --num-workers 0 2>&1 | tee -a "$folder/train.log" |
-        python "$ROOT/scripts/training_progress.py" "$1" "$2" || fail "training failed; all of it in $folder/train.log"
-    touch "$folder/done-$2"
+    MAX_UPDATE=$2 SAVE_DIR=$folder train_with_progress "$1" "$2" "$folder" "$ROOT/train.sh" --no-epoch-checkpoints --num-workers 0
 }
 
 step "2/6 the verifier"

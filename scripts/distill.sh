@@ -45,11 +45,8 @@ translate_in_shards "$DATA" "$SRC" "$TGT" "$VERIFIER" "$@"
 
 if [ ! -d "$OUT/bin" ]; then
     SENTENCES=$(sentences_of "$DATA/train.$PAIR.$SRC")
-    SKIPPED=$(cat "$OUT/shards/skipped")
-    KEEP=()
-    [ "${FILTER:-1}" = 1 ] || KEEP=(--keep-degenerate)
-    python "$ROOT/scripts/distilled_text.py" "${KEEP[@]}" "$OUT/shards/"*"-of-$SHARDS.txt" --sentences "$SENTENCES" --skipped "${SKIPPED:-0}" \
-        --max-len-a "${MAX_LEN_A:-1.5}" --max-len-b "${MAX_LEN_B:-10}" --source "$OUT/train.$SRC" --target "$OUT/train.$TGT" |
+    translations
+    python "$ROOT/scripts/distilled_text.py" "${TRANSLATIONS[@]}" --sentences "$SENTENCES" --source "$OUT/train.$SRC" --target "$OUT/train.$TGT" |
         tee "$OUT/report.txt"
     binarise_with_sets_of "$DATA" "$DATA/dict.$SRC.txt" "$DATA/dict.$TGT.txt"
 fi

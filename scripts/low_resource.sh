@@ -104,7 +104,7 @@ for variable in BPE_SYMBOLS DUAL_WARMUP MAX_UPDATE VALIDATE BATCH PASSES; do
     [[ ${!variable} =~ ^[1-9][0-9]*$ ]] || fail "$variable must be a number above 0, not ${!variable}"
 done
 for variable in REC_WEIGHT KD_WEIGHT; do
-    [[ ${!variable} =~ ^([0-9]+\.?[0-9]*|\.[0-9]+)$ && ${!variable} =~ [1-9] ]] || fail "$variable must be above 0, not ${!variable}"
+    is_positive "${!variable}" || fail "$variable must be above 0, not ${!variable}"
 done
 [ "$DUAL_WARMUP" -lt "$MAX_UPDATE" ] || fail "DUAL_WARMUP, $DUAL_WARMUP, must be below MAX_UPDATE, $MAX_UPDATE"
 FLAGS+=(--user-dir "$ROOT/block_plugins" --task dual_translation --source-lang "$SRC" --target-lang "$TGT"
@@ -148,22 +148,7 @@ clean() {
     mv "$OUT/clean.tmp" "$OUT/clean"
 }
 
-preprocess() {
-    PYTHON_BIN="" BPE_SYMBOLS=$BPE_SYMBOLS TAGS="<BT>" "$ROOT/scripts/preprocess.sh" "$SRC" "$TGT" "$OUT/clean" "$OUT/data" \
-        > "$OUT/preprocess.log" 2>&1 || {
-        tail -n 5 "$OUT/preprocess.log" >&2
-        fail "preprocessing failed; all of it in $OUT/preprocess.log"
-    }
-}
-
-# train NAME UPDATES FLAG ...: goes on from what is there
-train() {
-    local folder=$OUT/$1
-    fairseq-train "$OUT/data/bin" --save-dir "$folder" "${FLAGS[@]}" --max-update "$2" "${@:3}" 2>&1 | tee -a "$folder/train.log" |
-        python "$ROOT/scripts/training_progress.py" "$1" "$2" || fail "training failed; all of it in $folder/train.log"
-    touch "$folder/done-$2"
-}
-# train_once NAME UPDATES FLAG ...
+# train_once NAME UPDATES FLAG ...: goes on from what is there
 train_once() {
     local folder=$OUT/$1 updates=0
     mkdir -p "$folder"
@@ -181,7 +166,8 @@ train_once() {
     if [ "$updates" = "$2" ]; then # interrupted after its last checkpoint
         touch "$folder/done-$2"
     else
-        step "training $1" train "$@"
+        step "training $1" train_with_progress "$1" "$2" "$folder" \
+            fairseq-train "$OUT/data/bin" --save-dir "$folder" "${FLAGS[@]}" --max-update "$2" "${@:3}"
     fi
 }
 updates_of() {
@@ -219,7 +205,7 @@ if [ ! -e "$OUT/clean" ]; then
     step "cleaning $TEXT" clean
 fi
 if [ ! -e "$OUT/data/bin" ]; then
-    step "preprocessing" preprocess
+    BPE_SYMBOLS=$BPE_SYMBOLS TAGS="<BT>" step "preprocessing" preprocess_text "$SRC" "$TGT" "$OUT/clean" "$OUT/data" "$OUT/preprocess.log"
 fi
 train_once warmup "$DUAL_WARMUP" --dual-warmup-updates "$DUAL_WARMUP"
 second_stage plain 0 0

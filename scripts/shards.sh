@@ -48,6 +48,14 @@ translate_shard() { # SHARD DATA FLAG...
     mv "$log.tmp" "$log"
 }
 
+# translations: TRANSLATIONS, what the scripts that read them are told: where they are, what isn't there, what is to be left out
+translations() {
+    local skipped
+    skipped=$(cat "$OUT/shards/skipped")
+    TRANSLATIONS=("$OUT/shards/"*"-of-$SHARDS.txt" --skipped "${skipped:-0}" --max-len-a "$MAX_LEN_A" --max-len-b "$MAX_LEN_B")
+    [ "${FILTER:-1}" = 1 ] || TRANSLATIONS+=(--keep-degenerate)
+}
+
 # sentences_of PREFIX: how many there are in one side of a set that fairseq-preprocess wrote
 sentences_of() {
     python -c 'import sys; from fairseq.data import indexed_dataset as data

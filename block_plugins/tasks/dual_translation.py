@@ -16,20 +16,26 @@ from fairseq import utils
 from fairseq.data import encoders
 from fairseq.logging import metrics
 from fairseq.tasks import register_task
-from fairseq.tasks.translation import TranslationConfig, TranslationTask
+from fairseq.tasks.translation import TranslationConfig
 from omegaconf import OmegaConf
 
 from block_plugins import data_directory, dictionaries, translation_scores
 from block_plugins.criterions.dual_reconstruction_loss import WAYS
 from block_plugins.decoding import generator
 from block_plugins.decoding.settings import SearchSettings, SpeculationSettings
-from block_plugins.distributed import batch_seed, unwrapped
+from block_plugins.distributed import unwrapped
 from block_plugins.dual_batches import DirectedBatch, both_directions
 from block_plugins.errors import UserError
 from block_plugins.models.block_nat import BlockNATModel
 from block_plugins.models.dual_transformer import DualTransformerModel
+from block_plugins.translation_task import PluginTask, check_more_is_better
 
 logger = logging.getLogger(__name__)
+
+MORE_IS_BETTER = {
+    f"{name}{way}" for name in (*translation_scores.METRICS, "alpha") for way in ("", *(f"_{way}" for way in WAYS))
+}
+"""What validation logs besides losses."""
 
 PSEUDO_TAG = "<BT>"
 DRAFT_WEIGHT = 0.1
@@ -81,7 +87,7 @@ def _check_numbers(cfg: Any) -> None:
 
 
 @register_task("dual_translation", dataclass=DualTranslationConfig)
-class DualTranslationTask(TranslationTask):
+class DualTranslationTask(PluginTask):
     """Trains and validates a ``DualTransformerModel``; decoding is for what ``scripts/export_dual.py`` makes of it."""
 
     cfg: DualTranslationConfig
@@ -89,7 +95,6 @@ class DualTranslationTask(TranslationTask):
     def __init__(self, cfg: Any, src_dict: Any, tgt_dict: Any) -> None:
         super().__init__(cfg, src_dict, tgt_dict)
         self.updates = 0
-        self.seed = 1
         self.validated = False  # the first subset, whose BLEU counts
         self.generators: dict[str, generator.Generator] = {}
         tag = src_dict.index(cfg.pseudo_tag)
@@ -131,22 +136,11 @@ class DualTranslationTask(TranslationTask):
             self.seed = common.seed
             if common.fp16 and (common.cpu or not torch.cuda.is_available()):
                 raise UserError("--fp16 needs a GPU: leave it out on the CPU")
-        if checkpoint is not None:
-            metric = str(checkpoint.best_checkpoint_metric)
-            if metric.startswith(("bleu", "chrf", "alpha")) and not checkpoint.maximize_best_checkpoint_metric:
-                raise UserError(
-                    f"--best-checkpoint-metric {metric}: more is better; give --maximize-best-checkpoint-metric as well"
-                )
+        check_more_is_better(checkpoint, MORE_IS_BETTER)
         if ema is not None and ema.store_ema:
             raise UserError("--store-ema averages floating-point numbers only, and this model counts: leave it out")
         if everything.get("task") is not None:  # what was found out belongs into the checkpoints
             everything.task.source_lang, everything.task.target_lang = self.cfg.source_lang, self.cfg.target_lang
-
-    def get_batch_iterator(self, *args: Any, **kwargs: Any) -> Any:
-        """fairseq's, but it leaves no batch out for its size, as fairseq does with a last one whose number of sentences
-        is no multiple of --required-batch-size-multiple: validation would miss sentences.
-        """
-        return super().get_batch_iterator(*args, **{**kwargs, "required_batch_size_multiple": 1})
 
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any) -> None:
         """Loads a split; raises ``UserError`` if one of its sides is missing."""
@@ -173,10 +167,7 @@ class DualTranslationTask(TranslationTask):
         update_num: int,
         ignore_grad: bool = False,
     ) -> tuple[torch.Tensor, Any, dict[str, Any]]:
-        """fairseq's training step, with the weights of this stage. Dropout and masks are drawn from the batch's own
-        seed.
-        """
-        utils.set_torch_seed(batch_seed(self.seed, update_num, int(sample["id"][0])))
+        """The training step with the weights of this stage."""
         self.updates = update_num
         self.generators = {}  # of weights that change now
         warm = update_num >= self.cfg.dual_warmup_updates
@@ -275,11 +266,6 @@ class DualTranslationTask(TranslationTask):
                 patience,
                 self.rec_weight(dual),
             )
-
-    def state_dict(self) -> dict[str, Any]:
-        """What checkpoints keep of the task: the dictionaries' symbols."""
-        symbols = dictionaries.symbols(self.src_dict)
-        return {**super().state_dict(), "dictionaries": {"source": symbols, "target": symbols}}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Raises ``UserError`` naming the first symbol in which a checkpoint's dictionary differs from the task's."""

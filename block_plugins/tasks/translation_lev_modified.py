@@ -13,20 +13,20 @@ from dataclasses import dataclass, field
 from typing import Any, Optional
 
 import torch
-from fairseq import utils
 from fairseq.dataclass import ChoiceEnum
 from fairseq.logging import progress_bar
 from fairseq.sequence_generator import SequenceGenerator
 from fairseq.tasks import register_task
-from fairseq.tasks.translation import TranslationConfig, TranslationTask
+from fairseq.tasks.translation import TranslationConfig
 from omegaconf import OmegaConf
 
 from block_plugins import autocast, checkpoints, data_directory, dictionaries, drafting_worth, generation, noise
 from block_plugins.criterions.fused_label_smoothing import LabelSmoothedCrossEntropyCriterion
-from block_plugins.distributed import batch_seed, unwrapped
+from block_plugins.distributed import unwrapped
 from block_plugins.drafting_worth import DraftingWorth
 from block_plugins.errors import UserError
 from block_plugins.models.block_nat import BlockNATModel
+from block_plugins.translation_task import PluginTask, check_more_is_better
 
 logger = logging.getLogger(__name__)
 
@@ -159,7 +159,7 @@ class TranslationLevModifiedConfig(TranslationConfig):
 
 
 @register_task("translation_lev_modified", dataclass=TranslationLevModifiedConfig)
-class TranslationLevModifiedTask(TranslationTask):
+class TranslationLevModifiedTask(PluginTask):
     """Trains block drafters and verifiers, and decodes with one, the other or both."""
 
     cfg: TranslationLevModifiedConfig
@@ -170,7 +170,6 @@ class TranslationLevModifiedTask(TranslationTask):
         self.generates = False
         self.bf16 = False
         self.loading = "the model"  # option and file of the checkpoint that is loaded next, for messages
-        self.seed = 1
         self.verifier_positions = (float("inf"), float("inf"))
         self.lines_read = 0  # of all earlier buffers of fairseq-interactive
         self.first_line = 0
@@ -214,9 +213,6 @@ class TranslationLevModifiedTask(TranslationTask):
             raise UserError("--fp16 needs a GPU: leave it out on the CPU (to train faster there: --cpu-autocast bf16)")
         if on_cpu and self.cfg.cuda_graphs:
             raise UserError("--cuda-graphs needs a GPU: leave it out on the CPU")
-        if everything.get("dataset") is not None and everything.dataset.required_batch_size_multiple > 1:
-            # fairseq leaves out a last batch whose size is no multiple of this: lines of output would be missing
-            everything.dataset.required_batch_size_multiple = 1
         if common is not None and common.tensorboard_logdir and progress_bar.SummaryWriter is None:
             raise UserError(
                 "--tensorboard-logdir needs the package tensorboardX: pip install tensorboardX, or leave the option out"
@@ -248,10 +244,7 @@ class TranslationLevModifiedTask(TranslationTask):
                 f"--best-checkpoint-metric {metric} is measured with a verifier: give its checkpoint with "
                 f"{drafting_worth.OPTION}"
             )
-        if metric in drafting_worth.METRICS and not checkpoint.maximize_best_checkpoint_metric:
-            raise UserError(
-                f"--best-checkpoint-metric {metric}: more is better; give --maximize-best-checkpoint-metric as well"
-            )
+        check_more_is_better(checkpoint, drafting_worth.METRICS)
         if self.cfg.valid_AR_path and everything.distributed_training.ddp_backend == "fully_sharded":
             raise UserError(
                 f"{drafting_worth.OPTION}: with --ddp-backend fully_sharded no worker has the whole drafter to decode "
@@ -420,11 +413,7 @@ class TranslationLevModifiedTask(TranslationTask):
         update_num: int,
         ignore_grad: bool = False,
     ) -> tuple[torch.Tensor, Any, dict[str, Any]]:
-        """fairseq's training step on a corrupted batch, under CPU autocast if asked for.
-
-        Noise, glancing and dropout are drawn from the batch's own seed.
-        """
-        utils.set_torch_seed(batch_seed(self.seed, update_num, int(sample["id"][0])))
+        """The training step on a corrupted batch, under CPU autocast if asked for."""
         scored = self._on_corrupted_batches(criterion, None, self.context_p(update_num))
         return super().train_step(sample, model, scored, optimizer, update_num, ignore_grad)
 
@@ -477,13 +466,6 @@ class TranslationLevModifiedTask(TranslationTask):
                 return criterion(model, noisy)
 
         return scored
-
-    def state_dict(self) -> dict[str, Any]:
-        """What checkpoints keep of the task: the dictionaries' symbols, so that a mix-up is noticed on loading."""
-        source = dictionaries.symbols(self.src_dict)
-        target = dictionaries.symbols(self.tgt_dict)
-        shared = source if source == target else target  # pickled once
-        return {**super().state_dict(), "dictionaries": {"source": source, "target": shared}}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Raises ``UserError`` naming the first symbol in which a checkpoint's dictionaries differ from the task's."""
