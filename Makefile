@@ -1,5 +1,6 @@
 # make setup   the environment (.venv, or VENV=an existing one)
-# make demo    the whole main job on a small corpus: train, decode, compare, score
+# make demo    translates test sentences with the bundled pair in five ways, compares and scores them
+# make train-demo   the whole main job on a small corpus: preprocess, train both models, then the same as above with them
 # make test    the tests; TESTS=tests/test_noise.py for some of them
 # make bench   all strategies side by side, and time against length; results in runs/bench (BENCH_DIR):
 #              DATA=bin VERIFIER=verifier.pt DRAFTER=drafter.pt, BENCH_FLAGS="--batch 1 32 --authors THEIR_CHECKOUT ..."
@@ -13,13 +14,16 @@ BENCH_DIR ?= runs/bench
 PYTEST_FLAGS ?= -n 2 --dist loadfile
 BIN = $(abspath $(VENV))/bin
 
-.PHONY: setup demo test bench lint clean
+.PHONY: setup demo train-demo test bench lint clean
 
 setup:
 	@scripts/setup.sh "$(VENV)"
 
 demo: setup
 	@PYTHON_BIN="$(BIN)" scripts/demo.sh
+
+train-demo: setup
+	@PYTHON_BIN="$(BIN)" scripts/train_demo.sh
 
 test: setup
 	OMP_NUM_THREADS=1 "$(BIN)/python" -m pytest $(PYTEST_FLAGS) $(TESTS)

@@ -12,7 +12,7 @@
 # STRATEGY   gad (default), AR, left2right, fairseq or drafter
 # BETA, TAU  a draft token is kept if it is among the verifier's BETA best (5) and within TAU of its best (3.0); with BETA=1 TAU=0
 #            the text is the verifier's own
-# BLOCK      tokens drafted at once (25)
+# BLOCK, DRAFT_TOKENS   tokens that a block drafter (25) and an autoregressive one (5) propose at once
 # BATCH      sentences decoded together (32)
 # BEAM       beam of the strategies fairseq and left2right (5)
 # LOOKAHEAD  how much of a block is verified: auto (as much as pays, with BETA=1) or constant (all)
@@ -36,7 +36,7 @@ help_if_asked "$@"
 SRC=${SRC:-en} TGT=${TGT:-de}
 STRATEGY=${STRATEGY:-gad}
 BETA=${BETA:-5} TAU=${TAU:-3.0} BATCH=${BATCH:-32} BUFFER=${BUFFER:-2000}
-need_batch
+need_batch BATCH
 [[ $BUFFER =~ ^[1-9][0-9]*$ ]] || fail "BUFFER must be a number of lines, at least 1, not $BUFFER"
 [ "$BUFFER" -ge "$BATCH" ] || BUFFER=$BATCH
 

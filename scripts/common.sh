@@ -113,8 +113,33 @@ need_equal_lengths() {
     [ -s "$1" ] || fail "$3 are empty"
 }
 
+# need_batch VARIABLE: a number of sentences
 need_batch() {
-    [[ $BATCH =~ ^[1-9][0-9]*$ ]] || fail "BATCH must be a number of sentences, at least 1, not $BATCH"
+    [[ ${!1} =~ ^[1-9][0-9]*$ ]] || fail "$1 must be a number of sentences, at least 1, not ${!1}"
+}
+
+# tokenise LANGUAGE: raw text -> tokens, line by line, as all of the project's text is prepared
+tokenise() {
+    sacremoses -q -l "$1" -j "${WORKERS:-2}" tokenize
+}
+
+# need_models: DATA, CODES, VERIFIER and DRAFTER, as they are given or, without any of them, the bundled pair with what it decodes
+# fastest with.
+BUNDLED=$ROOT/checkpoints/demo.en-de
+need_models() {
+    if [ -z "${DATA:-}${CODES:-}${VERIFIER:-}${DRAFTER:-}" ]; then
+        [ "$SRC-$TGT" = en-de ] || fail "the bundled pair translates en into de, not $SRC into $TGT: give DATA, CODES, VERIFIER and DRAFTER"
+        DATA=$BUNDLED CODES=$BUNDLED/codes VERIFIER=$BUNDLED/verifier.pt DRAFTER=$BUNDLED/drafter.pt
+        CPU=${CPU:-1}
+        if [ "${STRATEGY:-gad}" = gad ]; then
+            DRAFT_TOKENS=${DRAFT_TOKENS:-12}
+            [ "$CPU" != 1 ] || DRAFTER_DTYPE=${DRAFTER_DTYPE:-int8}
+        fi
+    fi
+    need DATA "the folder with the dictionaries"
+    need CODES "the BPE codes"
+    need_folder "$DATA" "the folder with the dictionaries (DATA)"
+    need_file "$CODES" "the file with the BPE codes (CODES)"
 }
 
 # decoding_flags: FLAGS, what the variables that inference.sh describes (from DRAFTER on) mean to fairseq's tools.
@@ -137,6 +162,7 @@ decoding_flags() {
     drafter) ;;
     *) fail "STRATEGY must be gad, AR, left2right, fairseq or drafter, not $STRATEGY" ;;
     esac
+    [ -z "${DRAFT_TOKENS:-}" ] || FLAGS+=(--num-draft-tokens "$DRAFT_TOKENS")
     [ -z "${LOOKAHEAD:-}" ] || FLAGS+=(--lookahead "$LOOKAHEAD")
     [ -z "${DRAFTER_DTYPE:-}" ] || FLAGS+=(--drafter-dtype "$DRAFTER_DTYPE")
     [ -z "${MAX_LEN_A:-}" ] || FLAGS+=(--max-len-a "$MAX_LEN_A")

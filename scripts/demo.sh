@@ -1,93 +1,76 @@
 #!/usr/bin/env bash
-# The whole main job on the small corpus in data/demo.en-de: preprocess, train a verifier, translate the training text with it,
-# train a drafter on that, decode, compare, score.
+# Translates a test set with a verifier and its drafter in five ways, shows line by line that beta 1 changes nothing, what each way is
+# worth, and one sentence while it is decoded.
 #
 #   scripts/demo.sh
 #
-# Some minutes on a CPU. Everything goes to DEMO_DIR (runs/demo in the checkout); a step whose result is there is skipped, and an
-# interrupted training goes on from its last checkpoint, so after Ctrl-C the same command continues.
-#
-# DEMO_UPDATES, DEMO_DRAFTER_UPDATES   length of the two trainings
+# Without any of the first four, the models are the bundled pair, checkpoints/demo.en-de, and run on the CPU unless CPU=0 is given.
+# DATA       folder with the dictionaries (dict.SRC.txt, dict.TGT.txt)
+# CODES      the BPE codes
+# VERIFIER   checkpoint of the verifier
+# DRAFTER    checkpoint of the drafter
+# SRC, TGT   languages (en, de)
+# DEMO_TEXT  folder with raw text, test.SRC and test.TGT (data/demo.en-de)
+# DEMO_DIR   folder for translations, statistics, logs and the trace (runs/demo in the checkout)
 # DEMO_BATCH   sentences decoded together (1)
-# DEMO_SHARDS  parts that the training text is translated in (4)
-# DEMO_TEXT    another corpus: folder with {train,valid,test}.{en,de}
-# BPE_SYMBOLS  merges of the joint BPE (3000)
-# LAYERS, EMBED_DIM and the other variables of train.sh (./train.sh --help) hold for both trainings
-# PYTHON_BIN   folder with fairseq's commands (default: the active environment, else .venv)
+# DEMO_SENTENCE   the sentence that is shown, by its number from 0 (0; of the bundled text 25)
+# BLOCK, DRAFT_TOKENS, DRAFTER_DTYPE, CPU, FP16, BF16 and PYTHON_BIN are variables as for inference.sh.
+#
+# Ends with status 1 where AR and GAD with beta 1 differ in a line.
 set -euo pipefail
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 . "$ROOT/scripts/common.sh"
 
 help_if_asked "$@"
 
-DEMO_DIR=${DEMO_DIR:-$ROOT/runs/demo}
-TEXT=${DEMO_TEXT:-$ROOT/data/demo.en-de}
-VERIFIER_UPDATES=${DEMO_UPDATES:-900}
-DRAFTER_UPDATES=${DEMO_DRAFTER_UPDATES:-600}
-need_fairseq fairseq-train
-mkdir -p "$DEMO_DIR"
-trap 'echo; echo "demo.sh: stopped; the same command goes on from here" >&2; exit 130' INT
+DEMO_BATCH=${DEMO_BATCH:-1}
+need_batch DEMO_BATCH
+export SRC=${SRC:-en} TGT=${TGT:-de} BATCH=$DEMO_BATCH
+OUT=${DEMO_DIR:-$ROOT/runs/demo}
+if [ -n "${DEMO_TEXT:-}" ]; then
+    TEXT=$DEMO_TEXT SENTENCE=${DEMO_SENTENCE:-0}
+else
+    TEXT=$ROOT/data/demo.en-de SENTENCE=${DEMO_SENTENCE:-25}
+fi
+need_models
+export DATA VERIFIER DRAFTER BLOCK DRAFT_TOKENS CPU MAX_LEN_A=2 MAX_LEN_B=10
+need_file "$TEXT/test.$SRC" "the text (DEMO_TEXT)"
+need_file "$TEXT/test.$TGT" "its translation (DEMO_TEXT)"
+same_lines "$TEXT/test.$SRC" "$TEXT/test.$TGT" "the text and its translation"
+for command in sacremoses subword-nmt fairseq-interactive; do
+    need_fairseq "$command"
+done
+mkdir -p "$OUT" || fail "the folder for what is written (DEMO_DIR) $OUT can't be made"
+trap 'echo; exit 130' INT
 
-step() {
-    printf '\n== %s\n' "$*"
-}
+for language in "$SRC" "$TGT"; do
+    tokenise "$language" < "$TEXT/test.$language" > "$OUT/test.tok.$language"
+done
+subword-nmt apply-bpe -c "$CODES" < "$OUT/test.tok.$SRC" > "$OUT/test.bpe.$SRC"
 
-step "1/6 text: $TEXT"
-BPE_SYMBOLS=${BPE_SYMBOLS:-3000} preprocess_text en de "$TEXT" "$DEMO_DIR/data" "$DEMO_DIR/preprocess.log"
-echo "data for fairseq: $DEMO_DIR/data/bin"
+compound_split < "$OUT/test.tok.$TGT" > "$OUT/reference.split"
 
-export DATA=$DEMO_DIR/data/bin CPU=1 SRC=en TGT=de
-export LAYERS=${LAYERS:-2} EMBED_DIM=${EMBED_DIM:-192} HEADS=${HEADS:-4} MAX_POSITIONS=${MAX_POSITIONS:-256}
-export MAX_TOKENS=${MAX_TOKENS:-1500} UPDATE_FREQ=${UPDATE_FREQ:-1} WARMUP=${WARMUP:-400} LR=${LR:-0.002}
-export BLOCK=${BLOCK:-3} CLIP_NORM=${CLIP_NORM:-1} WEIGHT_DECAY=${WEIGHT_DECAY:-0} KEEP=1
-export LOG_INTERVAL=${LOG_INTERVAL:-50} SAVE_INTERVAL_UPDATES=${SAVE_INTERVAL_UPDATES:-200}
-
-# train NAME UPDATES
-train() {
-    local folder=$DEMO_DIR/$1
-    if [ -e "$folder/done-$2" ]; then
-        echo "trained already: $folder"
-        return
-    fi
-    mkdir -p "$folder"
-    MAX_UPDATE=$2 SAVE_DIR=$folder train_with_progress "$1" "$2" "$folder" "$ROOT/train.sh" --no-epoch-checkpoints --num-workers 0
-}
-
-step "2/6 the verifier"
-ROLE=verifier train verifier "$VERIFIER_UPDATES"
-VERIFIER=$DEMO_DIR/verifier/checkpoint_last.pt
-
-step "3/6 the verifier's own translations of the training text"
-VERIFIER=$VERIFIER OUT=$DEMO_DIR/distilled SHARDS=${DEMO_SHARDS:-4} "$ROOT/scripts/distill.sh"
-
-step "4/6 the drafter: one decoder layer on the verifier's encoder"
-DATA=$DEMO_DIR/distilled/bin VERIFIER=$VERIFIER INIT_PARTS=all FREEZE_ENCODER=1 ENCODER_LAYERS=$LAYERS DECODER_LAYERS=1 \
-    BLOCKS_PER_SENTENCE=${BLOCKS_PER_SENTENCE:-8} train drafter "$DRAFTER_UPDATES"
-DRAFTER=$DEMO_DIR/drafter/checkpoint_last.pt
-
-step "5/6 the test set, decoded in five ways, ${DEMO_BATCH:-1} sentence(s) at a time"
-mkdir -p "$DEMO_DIR/out"
-# decode NAME VARIABLE=VALUE ...: the file's name, and what inference.sh is told
+# decode NAME VARIABLE=VALUE ...: the name of what is written, and what inference.sh is told
 decode() {
-    local out=$DEMO_DIR/out/$1.de
-    if [ "$out" -nt "$VERIFIER" ] && [ "$out" -nt "$DRAFTER" ]; then
-        echo "decoded already: $out"
-        return
-    fi
-    env VERIFIER="$VERIFIER" DRAFTER="$DRAFTER" INPUT="$DEMO_DIR/data/bpe/test.en" OUTPUT="$out" BATCH="${DEMO_BATCH:-1}" \
-        MAX_LEN_A=2 MAX_LEN_B=10 STATS="$DEMO_DIR/out/$1.json" LOG="$DEMO_DIR/out/$1.log" "${@:2}" "$ROOT/inference.sh"
+    local name=$1
+    shift
+    echo "decoding $(grep -c '' "$OUT/test.bpe.$SRC") lines, $BATCH at a time: $*"
+    env -u DRAFTER_DTYPE "$@" INPUT="$OUT/test.bpe.$SRC" OUTPUT="$OUT/$name.$TGT" STATS="$OUT/$name.json" LOG="$OUT/$name.log" "$ROOT/inference.sh" \
+        "${MORE[@]}" 2> "$OUT/$name.errors" || {
+        cat "$OUT/$name.errors" >&2
+        exit 1
+    }
+    compound_split < "$OUT/$name.$TGT" > "$OUT/$name.split"
 }
-decode beam5 STRATEGY=fairseq BEAM=5
+MORE=() PRECISION=DRAFTER_DTYPE=${DRAFTER_DTYPE:-same} # which the strategies without a drafter refuse
 decode beam1 STRATEGY=fairseq BEAM=1
 decode ar STRATEGY=AR
-decode gad-beta1 STRATEGY=gad BETA=1 TAU=0
-decode gad-beta5 STRATEGY=gad BETA=5 TAU=3.0
+decode gad-beta1 STRATEGY=gad "$PRECISION" BETA=1 TAU=0
+decode gad-beta5 STRATEGY=gad "$PRECISION" BETA=5 TAU=3.0
+MORE=(--trace-path "$OUT/trace.jsonl")
+decode gad-whole STRATEGY=gad "$PRECISION" BETA=1 TAU=0 LOOKAHEAD=constant
 
-step "6/6 scores"
-for out in "$DEMO_DIR"/out/*.de; do
-    score=${out%.de}.compound
-    [ "$score" -nt "$out" ] && continue
-    "$ROOT/scripts/compound_split_bleu.sh" "$out" "$DEMO_DIR/data/tok/test.de" > "$score.tmp"
-    mv "$score.tmp" "$score"
-done
-python "$ROOT/scripts/demo_table.py" "$DEMO_DIR/out" "$TEXT/test.de"
+echo
+python "$ROOT/scripts/show_trace.py" "$OUT/trace.jsonl" --sentence "$SENTENCE"
+echo
+python "$ROOT/scripts/demo_table.py" "$OUT" "$TGT" "$TEXT/test.$TGT"

@@ -45,7 +45,7 @@ for split in train valid test; do
     for lang in "$SRC" "$TGT"; do
         [ ! -e "$OUT/tok/$split.$lang" ] || continue
         echo "tokenising $split.$lang"
-        sacremoses -q -l "$lang" -j "$WORKERS" tokenize < "$TEXT/$split.$lang" > "$OUT/tok/$split.$lang.tmp"
+        tokenise "$lang" < "$TEXT/$split.$lang" > "$OUT/tok/$split.$lang.tmp"
         # sacremoses takes a carriage return for the end of a line
         [ "$(wc -l < "$TEXT/$split.$lang")" -eq "$(wc -l < "$OUT/tok/$split.$lang.tmp")" ] ||
             fail "$TEXT/$split.$lang: the tokeniser sees another number of lines; remove carriage returns, end the last line"

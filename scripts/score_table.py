@@ -39,6 +39,11 @@ def read_lines(path: Path) -> list[str]:
         sys.exit(f"error: line {line} of the {what} is not UTF-8 text ({error.reason})")
 
 
+def as_fairseq() -> BLEU:
+    """BLEU of tokenised text as fairseq-score computes it."""
+    return BLEU(tokenize="none", smooth_method="none", force=True)
+
+
 def row(
     metric: BLEU | CHRF, name: str, hypotheses: list[str], reference: list[str], comparable: str, prepared: str = ""
 ) -> Row:
@@ -59,9 +64,6 @@ def table(folder: Path, language: str) -> list[Row]:
     else:
         raw, prepared = [detokenizer.detokenize(line.split()) for line in reference], prepared + "|ref:detok"
         others = "such scores against this detokenised reference, not against a raw one"
-
-    def as_fairseq() -> BLEU:
-        return BLEU(tokenize="none", smooth_method="none", force=True)
 
     return [
         row(as_fairseq(), "tokenised BLEU", hypotheses, reference,

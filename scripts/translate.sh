@@ -4,7 +4,8 @@
 #   echo "Open the file." | scripts/translate.sh [--strategy gad] [--beta 1] [--tau 0] [--batch 32] [fairseq's flags ...]
 #
 # Tokenisation (sacremoses), BPE, decoding and detokenisation in one go, as scripts/preprocess.sh prepares text and inference.sh decodes
-# it. Without any of the following four, the models are those of the demo (make demo), in DEMO_DIR (runs/demo in the checkout).
+# it. Without any of the following four, the models are the bundled pair, checkpoints/demo.en-de, which translates English into German
+# on the CPU (unless CPU=0 is given).
 # --data DIR          folder with the dictionaries (dict.SRC.txt, dict.TGT.txt)                     variable DATA
 # --codes FILE        the BPE codes                                                                 CODES
 # --verifier FILE     checkpoint of the verifier, for the strategies gad, AR, left2right, fairseq   VERIFIER
@@ -15,7 +16,7 @@
 #                     text is the verifier's own, 5 and 3 are faster                                BETA, TAU
 # --batch N           lines decoded together, for which the first of them waits: 32, or 1 where they are typed   BATCH
 #
-# BLOCK (25; 3 with the demo's models), BEAM, LOOKAHEAD, DRAFTER_DTYPE, MAX_LEN_A, MAX_LEN_B, STATS, CPU, FP16, BF16, CUDA_GRAPHS and
+# BLOCK, DRAFT_TOKENS, BEAM, LOOKAHEAD, DRAFTER_DTYPE, MAX_LEN_A, MAX_LEN_B, STATS, CPU, FP16, BF16, CUDA_GRAPHS and
 # PYTHON_BIN are variables as for inference.sh, and so is what happens to a line that is too long.
 set -euo pipefail
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -49,17 +50,8 @@ done
 
 SRC=${SRC:-en} TGT=${TGT:-de} STRATEGY=${STRATEGY:-gad} BETA=${BETA:-1} TAU=${TAU:-0}
 if [ -t 0 ]; then BATCH=${BATCH:-1}; else BATCH=${BATCH:-32}; fi
-need_batch
-if [ -z "${DATA:-}${CODES:-}${VERIFIER:-}${DRAFTER:-}" ]; then
-    DEMO=${DEMO_DIR:-$ROOT/runs/demo}
-    DATA=$DEMO/data/bin CODES=$DEMO/data/codes BLOCK=${BLOCK:-3}
-    VERIFIER=$DEMO/verifier/checkpoint_last.pt DRAFTER=$DEMO/drafter/checkpoint_last.pt
-    [ -f "$DRAFTER" ] || fail "the demo's models are not in $DEMO: run make demo, or give --data, --codes, --verifier and --drafter"
-fi
-need DATA "the folder with the dictionaries (--data)"
-need CODES "the BPE codes (--codes)"
-need_folder "$DATA" "the folder with the dictionaries (DATA)"
-need_file "$CODES" "the file with the BPE codes (CODES)"
+need_batch BATCH
+need_models
 decoding_flags
 need_fairseq fairseq-interactive
 

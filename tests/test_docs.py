@@ -80,10 +80,13 @@ class Sandbox:
         self.folder = folder / "checkout"
         self.folder.mkdir()
         for path in REPOSITORY.iterdir():
-            if path.name not in ("data", "runs", ".venv") and not path.name.endswith(("-info", "_cache")):
+            if path.name not in ("data", "checkpoints", "runs", ".venv") and not path.name.endswith(
+                ("-info", "_cache")
+            ):
                 (self.folder / path.name).symlink_to(path)
-        (self.folder / "data").mkdir()
-        (self.folder / "data/demo.en-de").symlink_to(REPOSITORY / "data/demo.en-de")
+        for parent in ("data", "checkpoints"):
+            (self.folder / parent).mkdir()
+            (self.folder / parent / "demo.en-de").symlink_to(REPOSITORY / parent / "demo.en-de")
         programs = self.folder / "env/bin"
         programs.mkdir(parents=True)
         for path in warm_tools.folder().iterdir():

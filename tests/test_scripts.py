@@ -297,20 +297,20 @@ def test_train_tells_what_is_missing(stand_in: Path, tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------------------------
 
 
-def demo(folder: Path) -> subprocess.CompletedProcess[str]:
-    return succeed(
-        "scripts/demo.sh", cwd=folder, **TINY,
-        DEMO_DIR=str(folder / "demo"), DEMO_TEXT=str(folder / "text"), DEMO_UPDATES=str(UPDATES),
-        DEMO_DRAFTER_UPDATES=str(UPDATES), DEMO_BATCH="4", BPE_SYMBOLS="150", LOG_INTERVAL="1",
-        FILTER="0",  # what four updates teach a verifier is degenerate
-        SAVE_INTERVAL_UPDATES="2",
-        DEMO_SHARDS="1",  # the distillation by parts has a test of its own
-    )  # fmt: skip
+def training_demo(folder: Path) -> dict[str, str]:
+    """What train_demo.sh is told."""
+    return {
+        **TINY, "DEMO_DIR": str(folder / "demo"), "DEMO_TEXT": str(folder / "text"), "DEMO_UPDATES": str(UPDATES),
+        "DEMO_DRAFTER_UPDATES": str(UPDATES), "DEMO_BATCH": "4", "BPE_SYMBOLS": "150", "LOG_INTERVAL": "1",
+        "FILTER": "0",  # what four updates teach a verifier is degenerate
+        "SAVE_INTERVAL_UPDATES": "2",
+        "DEMO_SHARDS": "1",  # the distillation by parts has a test of its own
+    }  # fmt: skip
 
 
 @pytest.fixture(scope="session")
 def demo_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """The demo on a few lines: its folder, and what it printed."""
+    """The demo of training on a few lines: its folder, and what it printed."""
     folder = tmp_path_factory.mktemp("scripts")
     (folder / "text").mkdir()
     for language in ("en", "de"):
@@ -318,7 +318,7 @@ def demo_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
             name = f"{split}.{language}"
             text = (ROOT / "data" / "demo.en-de" / name).read_text(encoding="utf-8").split("\n")[:lines]
             (folder / "text" / name).write_text("\n".join(text) + "\n", encoding="utf-8")
-    return folder, demo(folder).stdout
+    return folder, succeed("scripts/train_demo.sh", cwd=folder, **training_demo(folder)).stdout
 
 
 def test_demo_does_the_whole_job(demo_run: tuple[Path, str]) -> None:
@@ -328,11 +328,12 @@ def test_demo_does_the_whole_job(demo_run: tuple[Path, str]) -> None:
     assert "AR (greedy, cached) and GAD, beta 1: 6 of 6 lines are equal" in printed
     outputs = folder / "demo" / "out"
     assert (outputs / "ar.de").read_bytes() == (outputs / "gad-beta1.de").read_bytes()
-    for name in ("beam5", "beam1", "ar", "gad-beta1", "gad-beta5"):
+    for name in ("beam1", "ar", "gad-beta1", "gad-whole", "gad-beta5"):
         assert len((outputs / f"{name}.de").read_text(encoding="utf-8").splitlines()) == 6
         assert json.loads((outputs / f"{name}.json").read_text())["sentences"] == 6
-    table = [line for line in printed.splitlines() if line.startswith("GAD, beta 1 ")]
-    assert len(table) == 1 and len(re.findall(r"[\d.]+", table[0])) == 6
+    table = [line for line in printed.splitlines() if line.startswith("GAD, beta 1, whole drafts ")]
+    assert len(table) == 1 and len(re.findall(r"[\d.]+", table[0])) == 8
+    assert "sentence 0: " in printed and "tokens per iteration" in printed
 
 
 def test_the_drafter_starts_from_the_verifier(demo_run: tuple[Path, str]) -> None:
@@ -345,12 +346,13 @@ def test_the_drafter_starts_from_the_verifier(demo_run: tuple[Path, str]) -> Non
 
 
 def test_demo_skips_what_is_done(demo_run: tuple[Path, str]) -> None:
-    folder, printed = demo_run
+    folder, _ = demo_run
     before = {path: path.stat().st_mtime_ns for path in (folder / "demo").rglob("*.*") if path.name != "preprocess.log"}
-    again = demo(folder).stdout
+    again = run("scripts/train_demo.sh", cwd=folder, **training_demo(folder) | {"DEMO_BATCH": "none"})
     after = {path: path.stat().st_mtime_ns for path in (folder / "demo").rglob("*.*") if path.name != "preprocess.log"}
     assert before == after
-    assert printed.split("== 6/6")[1] == again.split("== 6/6")[1]
+    assert again.stdout.count("trained already") == 2
+    assert error_line(again) == "error: DEMO_BATCH must be a number of sentences, at least 1, not none"
 
 
 def models(folder: Path) -> dict[str, str]:

@@ -252,5 +252,5 @@ def test_what_is_missing_is_told(stand_in: dict[str, str], tmp_path: Path) -> No
     assert "STRATEGY must be gad, AR, left2right, fairseq or drafter, not fast" in error(
         "--strategy", "fast", **stand_in
     )
-    message = error(DEMO_DIR=str(tmp_path))
-    assert f"the demo's models are not in {tmp_path}: run make demo, or give --data" in message
+    message = "the bundled pair translates en into de, not de into en: give DATA, CODES, VERIFIER and DRAFTER"
+    assert message in error("--source-lang", "de", "--target-lang", "en")
