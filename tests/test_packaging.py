@@ -117,7 +117,8 @@ def test_an_own_environment_is_installed_once(tmp_path: Path) -> None:
         assert setup(tmp_path).returncode == 0
     calls = (tmp_path / "calls").read_text(encoding="utf-8").splitlines()
     assert len(calls) == 2 and calls[0] == calls[1]
-    assert f"install --quiet --disable-pip-version-check -e {ROOT}[dev] -c {ROOT}/constraints.txt" in calls[1]
+    flags = "--quiet --no-compile --disable-pip-version-check"
+    assert f"install {flags} -e {ROOT}[dev] -c {ROOT}/constraints.txt" in calls[1]
 
 
 def test_no_suitable_python(tmp_path: Path) -> None:
