@@ -26,7 +26,7 @@
 #   times.txt    what each step took, in seconds
 #
 # BPE_SYMBOLS, DUAL_WARMUP, MAX_UPDATE, VALIDATE   merges of the joint BPE; updates of the first stage, of both, and between two
-#              validations (cpu: 4000, 2000, 2600, 200; gpu: 8000, 16000, 40000, 1000)
+#              validations (cpu: 4000, 2000, 2500, 250; gpu: 8000, 16000, 40000, 1000)
 # REC_WEIGHT, KD_WEIGHT   weights of reconstruction and distillation (0.2, 0.1)
 # BATCH, PASSES   of the table: sentences decoded together (32), timed passes (3)
 # PYTHON_BIN   folder with fairseq's commands (default: the active environment, else .venv)
@@ -86,11 +86,12 @@ preset() {
 }
 case $PRESET in
 cpu)
-    preset 4000 2000 2600 200
-    FLAGS=(--cpu
+    preset 4000 2000 2500 250
+    # small batches, for the sake of more updates; no dropout, for no sentence is seen more than a few times
+    FLAGS=(--cpu --dropout 0
         --verifier-embed-dim 192 --verifier-encoder-layers 3 --verifier-decoder-layers 2 --verifier-attention-heads 4
         --drafter-embed-dim 128 --drafter-encoder-layers 2 --drafter-decoder-layers 1 --drafter-attention-heads 4
-        --max-tokens 2500 --lr 0.002 --lr-scheduler polynomial_decay --total-num-update "$MAX_UPDATE" --warmup-updates 300)
+        --max-tokens 1500 --lr 0.0015 --lr-scheduler polynomial_decay --total-num-update "$MAX_UPDATE" --warmup-updates 300)
     ;;
 gpu)
     python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' || fail "--preset gpu: there is no GPU that PyTorch can use"

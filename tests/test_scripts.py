@@ -6,6 +6,7 @@ import json
 import os
 import re
 import runpy
+import shutil
 import signal
 import subprocess
 import sys
@@ -334,6 +335,22 @@ def test_demo_does_the_whole_job(demo_run: tuple[Path, str]) -> None:
     table = [line for line in printed.splitlines() if line.startswith("GAD, beta 1, whole drafts ")]
     assert len(table) == 1 and len(re.findall(r"[\d.]+", table[0])) == 8
     assert "sentence 0: " in printed and "tokens per iteration" in printed
+
+
+@pytest.mark.parametrize(("altered", "status"), [("gad-beta1", 1), ("gad-whole", 1), ("beam1", 0), ("gad-beta5", 0)])
+def test_demo_fails_where_beta_1_changes_a_line(
+    demo_run: tuple[Path, str], tmp_path: Path, altered: str, status: int
+) -> None:
+    folder, _ = demo_run
+    outputs = shutil.copytree(folder / "demo" / "out", tmp_path / "out")
+    lines = (outputs / f"{altered}.de").read_text(encoding="utf-8").splitlines()
+    lines[2] += " und"
+    (outputs / f"{altered}.de").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    command = [sys.executable, ROOT / "scripts/demo_table.py", outputs, "de", folder / "text" / "test.de"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == status, result.stderr
+    assert (f"  line 3: {lines[2]}" in result.stdout or f"          {lines[2]}" in result.stdout) == (altered != "gad-beta5")
+    assert result.stdout.count("5 of 6 lines are equal") == (altered != "gad-beta5")
 
 
 def test_the_drafter_starts_from_the_verifier(demo_run: tuple[Path, str]) -> None:
