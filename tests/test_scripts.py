@@ -350,7 +350,7 @@ def test_demo_fails_where_beta_1_changes_a_line(
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == status, result.stderr
     compared = altered != "gad-beta5"
-    assert bool(re.search(f"^ (?: line 3:| {{9}}) {re.escape(lines[2])}$", result.stdout, re.MULTILINE)) == compared
+    assert bool(re.search(f"^ (?: line 3:| {{8}}) {re.escape(lines[2])}$", result.stdout, re.MULTILINE)) == compared
     assert result.stdout.count("5 of 6 lines are equal") == compared
 
 
