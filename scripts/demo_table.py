@@ -16,7 +16,7 @@ from pathlib import Path
 from sacrebleu.metrics.bleu import BLEU
 from sacremoses import MosesDetokenizer
 
-from score_table import as_fairseq
+from score_table import as_fairseq, read_lines
 
 GREEDY = "beam1"
 ROWS = {
@@ -40,10 +40,6 @@ class Decoded:
     lines: list[str]
     split: list[str]
     statistics: dict[str, float | None]
-
-
-def read_lines(path: Path) -> list[str]:
-    return path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
 
 
 def read(folder: Path, name: str, language: str) -> Decoded:

@@ -35,7 +35,7 @@ def read_lines(path: Path) -> list[str]:
         return path.read_bytes().decode("utf-8").removesuffix("\n").split("\n")
     except UnicodeDecodeError as error:
         line = path.read_bytes()[: error.start].count(b"\n") + 1
-        what = {"sys": "hypotheses", "ref": "reference", "raw": "raw reference"}[path.name]
+        what = {"sys": "hypotheses", "ref": "reference", "raw": "raw reference"}.get(path.name, f"file {path}")
         sys.exit(f"error: line {line} of the {what} is not UTF-8 text ({error.reason})")
 
 
