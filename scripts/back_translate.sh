@@ -59,43 +59,18 @@ done
 trap 'echo "back_translate.sh: interrupted; the same command goes on from here" >&2; exit 130' INT
 mkdir -p "$OUT/shards" || fail "the folder for the data (OUT) $OUT can't be made"
 
-# Several parts may begin at once, each in a process of its own.
-WORK=$(mktemp -d "$OUT/work.XXXXXX")
-SETTINGS=$WORK/settings
-trap 'rm -rf "$WORK"' EXIT
+SETTINGS="$(cksum < "$MODEL") $(cksum < "$MONO") $(cat "$DATA/dict.$SRC.txt" "$DATA/dict.$TGT.txt" | cksum)
+$SRC $TGT $STRATEGY $BEAM $MAX_LEN_A $MAX_LEN_B $*"
+same_settings "$OUT/shards/settings" "$SETTINGS" \
+    "$OUT/shards has translations of other text, by another model or with other options: remove it, or give another OUT"
 
-# Translations of another text or by another model are not to be taken for these.
-{
-    cksum < "$MODEL"
-    cksum < "$MONO"
-    cat "$DATA/dict.$SRC.txt" "$DATA/dict.$TGT.txt" | cksum
-    echo "$SRC $TGT $STRATEGY $BEAM $MAX_LEN_A $MAX_LEN_B $*"
-} > "$SETTINGS"
-[ ! -e "$OUT/shards/settings" ] || cmp -s "$SETTINGS" "$OUT/shards/settings" ||
-    fail "$OUT/shards has translations of other text, by another model or with other options: remove it, or give another OUT"
-mv "$SETTINGS" "$OUT/shards/settings"
-
-if [ ! -d "$OUT/mono" ]; then
-    LINES_IN=$(python "$ROOT/scripts/source_lines.py" "$MONO" "$WORK/mono.$TGT")
-    [ "$LINES_IN" -gt 0 ] || fail "the monolingual text (MONO) $MONO is empty"
-    fairseq-preprocess --source-lang "$TGT" --target-lang "$SRC" --only-source --srcdict "$DATA/dict.$TGT.txt" \
-        --trainpref "$WORK/mono" --destdir "$WORK/mono" > "$WORK/preprocess.txt" 2>&1 || {
-        cp "$WORK/preprocess.txt" "$OUT/"
-        fail "fairseq-preprocess failed; all of it in $OUT/preprocess.txt"
-    }
-    cp "$DATA/dict.$SRC.txt" "$WORK/mono/"
-    mv "$WORK/mono.$TGT" "$OUT/mono.$TGT"
-    mv -T "$WORK/mono" "$OUT/mono" 2> /dev/null || [ -d "$OUT/mono" ] || fail "$OUT/mono can't be made" # another was faster
-fi
+binarise_mono "$TGT" "$SRC"
 translate_in_shards "$OUT/mono" "$TGT" "$SRC" "$MODEL" "$@"
 [ -z "$SHARD" ] || exit 0
 
-{
-    cat "$OUT/shards/settings"
-    cat "$PARALLEL.$SRC" "$PARALLEL.$TGT" | cksum
-    echo "$TAG $CONFIDENCE $RATIO $SEED ${FILTER:-1} $SHARDS"
-} > "$SETTINGS"
-if [ ! -d "$OUT/bin" ] || ! cmp -s "$SETTINGS" "$OUT/settings"; then
+SETTINGS="$SETTINGS
+$(cat "$PARALLEL.$SRC" "$PARALLEL.$TGT" | cksum) $TAG $CONFIDENCE $RATIO $SEED ${FILTER:-1} $SHARDS"
+if [ ! -d "$OUT/bin" ] || [ "$(cat "$OUT/settings" 2> /dev/null)" != "$SETTINGS" ]; then
     rm -f "$OUT/settings"
     translations
     python "$ROOT/scripts/back_translated_text.py" "${TRANSLATIONS[@]}" --mono "$OUT/mono.$TGT" --confidence "$CONFIDENCE" --tag "$TAG" \
@@ -109,6 +84,6 @@ if [ ! -d "$OUT/bin" ] || ! cmp -s "$SETTINGS" "$OUT/settings"; then
         add_symbol "$TAG" "$OUT/dict.$SRC.txt"
     fi
     binarise_with_sets_of "$DATA" "$OUT/dict.$SRC.txt" "$OUT/dict.$TGT.txt"
-    mv "$SETTINGS" "$OUT/settings"
+    printf '%s\n' "$SETTINGS" > "$OUT/settings"
 fi
 echo "data for train.sh: $OUT/bin"

@@ -113,6 +113,16 @@ need_equal_lengths() {
     [ -s "$1" ] || fail "$3 are empty"
 }
 
+# Results of other text or of other settings are not to be taken for these.
+# same_settings FILE LINE ADVICE: the file has this line, or gets it
+same_settings() {
+    if [ ! -e "$1" ]; then
+        printf '%s\n' "$2" > "$1.$$"
+        mv "$1.$$" "$1"
+    fi
+    [ "$(cat "$1")" = "$2" ] || fail "$3"
+}
+
 # need_batch VARIABLE: a number of sentences
 need_batch() {
     [[ ${!1} =~ ^[1-9][0-9]*$ ]] || fail "$1 must be a number of sentences, at least 1, not ${!1}"

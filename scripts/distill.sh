@@ -6,8 +6,10 @@
 #
 # DATA       folder that fairseq-preprocess wrote;  SRC, TGT  its languages (default: what the folder holds)
 # VERIFIER   checkpoint of the verifier
+# MONO       more text in SRC, one sentence a line, BPE-encoded with the codes that go with DATA, whose translations are added;
+#            scripts/recombine.py makes some where there is none. It can be given later on as well.
 # OUT        folder: shards/ (what fairseq-generate printed), train.SRC and train.TGT (BPE), report.txt, bin/ (data for train.sh: the
-#            distilled training set, with DATA's other sets and dictionaries)
+#            distilled training set, with DATA's other sets and dictionaries); more/, the same of MONO
 # STRATEGY   AR (default: what beta 1 has to match), left2right or fairseq;  BEAM  beams of these two (5)
 # SHARDS     parts that the training set is translated in (8): an interrupted run goes on with the first part that isn't there
 # SHARD      translates this part alone, on a machine or processor of its own; the last to finish runs the command without it
@@ -35,19 +37,48 @@ if [ -z "${SRC:-}" ] || [ -z "${TGT:-}" ]; then
     PAIR=$(basename "${FOUND[0]}" | cut -d. -f2)
     SRC=${PAIR%-*} TGT=${PAIR#*-}
 fi
-PAIR=$SRC-$TGT
+PAIR=$SRC-$TGT MONO=${MONO:-}
+[ -z "$MONO" ] || need_file "$MONO" "the text to add (MONO)"
 [ -e "$DATA/train.$PAIR.$SRC.idx" ] || fail "$DATA has no training set $PAIR"
 
 trap 'echo "distill.sh: interrupted; the same command goes on from here" >&2; exit 130' INT
-mkdir -p "$OUT/shards" || fail "the folder for the distilled data (OUT) $OUT can't be made"
-translate_in_shards "$DATA" "$SRC" "$TGT" "$VERIFIER" "$@"
+MADE_OF="$([ -z "$MONO" ] || cksum < "$MONO") filter ${FILTER:-1}"
+if [ -d "$OUT/bin" ] && [ "$(cat "$OUT/made_of" 2> /dev/null)" = "$MADE_OF" ]; then
+    echo "distilled already; data for train.sh: $OUT/bin"
+    exit 0
+fi
+
+# distil DATA [FLAG...]: OUT/train.SRC and train.TGT, the training sources of DATA and their translations
+distil() {
+    local sentences
+    translate_in_shards "$1" "$SRC" "$TGT" "$VERIFIER" "${@:2}"
+    [ -z "$SHARD" ] || return 0
+    sentences=$(sentences_of "$1/train.$PAIR.$SRC")
+    translations
+    python "$ROOT/scripts/distilled_text.py" "${TRANSLATIONS[@]}" --sentences "$sentences" --source "$OUT/train.$SRC" --target "$OUT/train.$TGT" |
+        tee "$OUT/report.txt"
+}
+make_out() {
+    mkdir -p "$OUT/shards" || fail "the folder for the distilled data (OUT) $OUT can't be made"
+}
+make_out
+distil "$DATA" "$@"
+if [ -n "$MONO" ]; then
+    (
+        OUT=$OUT/more
+        make_out
+        same_settings "$OUT/settings" "$(cksum < "$MONO")" "$OUT was made from another MONO: remove it, or give another OUT"
+        binarise_mono "$SRC" "$TGT"
+        distil "$OUT/mono" "$@"
+    )
+fi
 [ -z "$SHARD" ] || exit 0
 
-if [ ! -d "$OUT/bin" ]; then
-    SENTENCES=$(sentences_of "$DATA/train.$PAIR.$SRC")
-    translations
-    python "$ROOT/scripts/distilled_text.py" "${TRANSLATIONS[@]}" --sentences "$SENTENCES" --source "$OUT/train.$SRC" --target "$OUT/train.$TGT" |
-        tee "$OUT/report.txt"
-    binarise_with_sets_of "$DATA" "$DATA/dict.$SRC.txt" "$DATA/dict.$TGT.txt"
+if [ -n "$MONO" ]; then
+    cat "$OUT/more/train.$SRC" >> "$OUT/train.$SRC"
+    cat "$OUT/more/train.$TGT" >> "$OUT/train.$TGT"
 fi
+rm -f "$OUT/made_of"
+binarise_with_sets_of "$DATA" "$DATA/dict.$SRC.txt" "$DATA/dict.$TGT.txt"
+echo "$MADE_OF" > "$OUT/made_of"
 echo "data for train.sh: $OUT/bin"

@@ -120,15 +120,6 @@ FLAGS+=(--user-dir "$ROOT/block_plugins" --task dual_translation --source-lang "
 trap 'echo; echo "low_resource.sh: stopped; the same command goes on from here" >&2; exit 130' INT
 mkdir -p "$OUT" || fail "the folder for everything (--out) $OUT can't be made"
 
-# Results of other text or of other settings are not to be taken for these.
-# same_settings FILE LINE ADVICE: the file has this line, or gets it
-same_settings() {
-    if [ ! -e "$1" ]; then
-        printf '%s\n' "$2" > "$1.tmp"
-        mv "$1.tmp" "$1"
-    fi
-    [ "$(cat "$1")" = "$2" ] || fail "$3"
-}
 same_settings "$OUT/settings" "$(cat "$TEXT"/{train,valid,test}.{"$SRC","$TGT"} | cksum) $BPE_SYMBOLS" \
     "$OUT was made from other text or with another BPE_SYMBOLS: give another --out, or remove it"
 

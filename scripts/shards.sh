@@ -1,5 +1,5 @@
 # Translating a training set in parts, and binarising what was made of it; sourced by distill.sh and back_translate.sh, after
-# common.sh. Reads their variables STRATEGY, BEAM, SHARDS, SHARD, BATCH, MAX_TOKENS, MAX_LEN_A, MAX_LEN_B, CPU, FP16 and OUT.
+# common.sh. Reads their variables STRATEGY, BEAM, SHARDS, SHARD, BATCH, MAX_TOKENS, MAX_LEN_A, MAX_LEN_B, CPU, FP16, DATA, MONO and OUT.
 
 STRATEGY=${STRATEGY:-AR} SHARDS=${SHARDS:-8} SHARD=${SHARD:-}
 [[ $SHARDS =~ ^[1-9][0-9]*$ ]] || fail "SHARDS must be a number of parts, at least 1, not $SHARDS"
@@ -12,6 +12,25 @@ left2right | fairseq) BEAM=${BEAM:-5} ;;
 *) fail "STRATEGY must be AR, left2right or fairseq, not $STRATEGY" ;;
 esac
 MAX_LEN_A=${MAX_LEN_A:-1.5} MAX_LEN_B=${MAX_LEN_B:-10}
+
+# binarise_mono FROM TO: OUT/mono, the text MONO as the sources, in language FROM, of a training set for fairseq, with DATA's
+# dictionaries; and OUT/mono.FROM, its lines. Several parts may begin at once, each in a process of its own.
+binarise_mono() {
+    local work lines
+    [ ! -d "$OUT/mono" ] || return 0
+    work=$(mktemp -d "$OUT/mono.XXXXXX")
+    lines=$(python "$ROOT/scripts/source_lines.py" "$MONO" "$work/mono.$1")
+    [ "$lines" -gt 0 ] || fail "the monolingual text (MONO) $MONO is empty"
+    fairseq-preprocess --source-lang "$1" --target-lang "$2" --only-source --srcdict "$DATA/dict.$1.txt" \
+        --trainpref "$work/mono" --destdir "$work/mono" > "$work/preprocess.txt" 2>&1 || {
+        cp "$work/preprocess.txt" "$OUT/"
+        fail "fairseq-preprocess failed; all of it in $OUT/preprocess.txt"
+    }
+    cp "$DATA/dict.$2.txt" "$work/mono/"
+    mv "$work/mono.$1" "$OUT/mono.$1"
+    mv -T "$work/mono" "$OUT/mono" 2> /dev/null || [ -d "$OUT/mono" ] || fail "$OUT/mono can't be made" # another was faster
+    rm -rf "$work"
+}
 
 # translate_in_shards DATA SOURCE_LANG TARGET_LANG MODEL [FLAG...]: the training set of DATA; what fairseq-generate printed goes to
 # OUT/shards/K-of-SHARDS.txt, and the number of sentences that are too long for the model to OUT/shards/skipped.
@@ -36,7 +55,7 @@ translate_shard() { # SHARD DATA FLAG...
     fi
     echo "translating part $(($1 + 1)) of $SHARDS"
     fairseq-generate "$2" --user-dir "$ROOT/block_plugins" --task translation_lev_modified "${@:3}" \
-        --num-shards "$SHARDS" --shard-id "$1" > "$log.tmp" 2> "$log.errors" || {
+        --num-shards "$SHARDS" --shard-id "$1" > "$log.tmp" 2> "$log.errors" || is_empty_part "$log" || {
         tool_error "$log.tmp" "$log.errors" "fairseq-generate failed" >&2
         fail "part $1 of $SHARDS failed; all of it in $log.errors"
     }
@@ -46,6 +65,11 @@ translate_shard() { # SHARD DATA FLAG...
         sed -n 1p > "$OUT/shards/skipped"
     rm "$log.errors"
     mv "$log.tmp" "$log"
+}
+
+# is_empty_part LOG: where there are fewer batches than parts, fairseq ends with a division by the time that no batch took
+is_empty_part() {
+    grep -q '^ZeroDivisionError' "$1.errors" && ! grep -q '^S-' "$1.tmp"
 }
 
 # translations: TRANSLATIONS, what the scripts that read them are told: where they are, what isn't there, what is to be left out

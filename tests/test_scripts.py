@@ -18,6 +18,7 @@ import pytest
 import sacrebleu
 import torch
 from fairseq.checkpoint_utils import load_checkpoint_to_cpu
+from fairseq.data.indexed_dataset import make_dataset
 from fairseq_tools import error_line, script_environment
 
 import block_plugins.checkpoints  # noqa: F401 - lets torch.load read the classes in fairseq's checkpoints
@@ -424,6 +425,21 @@ def test_distillation_by_parts_equals_distillation_at_once(demo_run: tuple[Path,
     assert (tmp_path / "out/train.en").read_text(encoding="utf-8") == whole
     assert len((tmp_path / "out/train.de").read_text(encoding="utf-8").splitlines()) == len(whole.splitlines())
     assert (tmp_path / "out/bin/valid.en-de.de.bin").is_file()
+    assert "distilled already" in succeed("scripts/distill.sh", cwd=tmp_path, **given).stdout
+
+    # more sources, behind those of the training set, which aren't translated anew
+    target = (tmp_path / "out/train.de").read_text(encoding="utf-8")
+    encoded = (folder / "demo/data/bpe/test.en").read_text(encoding="utf-8")
+    (tmp_path / "mono").write_text(encoded, encoding="utf-8")
+    given["MONO"] = "mono"
+    printed = succeed("scripts/distill.sh", cwd=tmp_path, **given).stdout
+    assert printed.count("translated already") == 2 and "6 sentences: " in printed
+    assert (tmp_path / "out/train.en").read_text(encoding="utf-8") == whole + encoded
+    lines = (tmp_path / "out/train.de").read_text(encoding="utf-8").splitlines()
+    assert lines[:-6] == target.splitlines() and all(lines[-6:])
+    assert len(make_dataset(str(tmp_path / "out/bin/train.en-de.de"), "mmap")) == len(lines)
+    (tmp_path / "mono").write_text(encoded * 2, encoding="utf-8")
+    assert "more was made from another MONO" in error_line(run("scripts/distill.sh", cwd=tmp_path, **given))
 
 
 def test_distillation_tells_what_is_wrong(tmp_path: Path) -> None:
@@ -438,6 +454,7 @@ def test_distillation_tells_what_is_wrong(tmp_path: Path) -> None:
     assert "SHARDS must be" in error(**complete, SHARDS="0")
     assert "SHARD must be one of 0 ... 7, not 8" in error(**complete, SHARD="8")
     assert "STRATEGY must be AR, left2right or fairseq, not gad" in error(**complete, STRATEGY="gad")
+    assert "the text to add (MONO) m does not exist" in error(**complete, SRC="en", TGT="de", MONO="m")
 
 
 def test_inference_gives_one_line_for_each(demo_run: tuple[Path, str], tmp_path: Path) -> None:
