@@ -28,12 +28,9 @@ train-demo: setup
 test: setup
 	OMP_NUM_THREADS=1 "$(BIN)/python" -m pytest $(PYTEST_FLAGS) $(TESTS)
 
-# An environment that somebody else made is never changed: what it lacks, the benchmarks name and leave out.
 bench: setup
 	@[ -n "$(DATA)" ] && [ -n "$(VERIFIER)" ] && [ -n "$(DRAFTER)" ] || { \
 	    echo "usage: make bench DATA=bin VERIFIER=verifier.pt DRAFTER=drafter.pt [BENCH_FLAGS=...]" >&2; exit 1; }
-	@[ ! -e "$(VENV)/.fairseq-gad" ] || "$(BIN)/python" -c "import ctranslate2, matplotlib" 2> /dev/null || \
-	    "$(BIN)/python" -m pip install --quiet --disable-pip-version-check -e ".[bench,plots]" -c constraints.txt
 	"$(BIN)/python" benchmarks/compare_strategies.py "$(DATA)" --verifier "$(VERIFIER)" --drafter "$(DRAFTER)" \
 	    --output "$(BENCH_DIR)/strategies.md" $(BENCH_FLAGS)
 	"$(BIN)/python" benchmarks/length.py --output "$(BENCH_DIR)/length.md"

@@ -12,11 +12,12 @@ CORPUS = ["lxml>=5", "py3langid>=0.4"]
 CLEAN = ["rensa>=0.5"]
 PLOTS = ["matplotlib>=3.8"]
 TENSORBOARD = ["tensorboardX>=2.6"]
+BENCH = ["ctranslate2>=4.5"]
 EXTRAS = {
     "corpus": CORPUS,
     "clean": CLEAN,
     "plots": PLOTS,
-    "bench": ["ctranslate2>=4.5"],
+    "bench": BENCH,
     "tensorboard": TENSORBOARD,
     "dev": [
         "pytest>=8",
@@ -28,6 +29,7 @@ EXTRAS = {
         *CLEAN,
         *PLOTS,
         *TENSORBOARD,
+        *BENCH,
     ],
 }
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import ctranslate2
 import pytest
 import torch
 from fairseq import checkpoint_utils
@@ -112,7 +113,6 @@ def test_fairseq_generate_loads_what_was_exported(tmp_path: Path, kind: str) -> 
 
 
 def test_ctranslate2_converts_an_exported_drafter(tmp_path: Path) -> None:
-    ctranslate2 = pytest.importorskip("ctranslate2")
     data = write_data(tmp_path / "data")
     model, path = save(tmp_path, data)
     script().main([path, "--component", "backward-drafter"])
