@@ -57,18 +57,12 @@ for command in python fairseq-preprocess fairseq-generate; do
     need_fairseq "$command"
 done
 trap 'echo "back_translate.sh: interrupted; the same command goes on from here" >&2; exit 130' INT
-mkdir -p "$OUT/shards" || fail "the folder for the data (OUT) $OUT can't be made"
-
-SETTINGS="$(cksum < "$MODEL") $(cksum < "$MONO") $(cat "$DATA/dict.$SRC.txt" "$DATA/dict.$TGT.txt" | cksum)
-$SRC $TGT $STRATEGY $BEAM $MAX_LEN_A $MAX_LEN_B $*"
-same_settings "$OUT/shards/settings" "$SETTINGS" \
-    "$OUT/shards has translations of other text, by another model or with other options: remove it, or give another OUT"
-
+begin_translations "$MONO" "$MODEL" "$@"
 binarise_mono "$TGT" "$SRC"
 translate_in_shards "$OUT/mono" "$TGT" "$SRC" "$MODEL" "$@"
 [ -z "$SHARD" ] || exit 0
 
-SETTINGS="$SETTINGS
+SETTINGS="$(cat "$OUT/shards/settings")
 $(cat "$PARALLEL.$SRC" "$PARALLEL.$TGT" | cksum) $TAG $CONFIDENCE $RATIO $SEED ${FILTER:-1} $SHARDS"
 if [ ! -d "$OUT/bin" ] || [ "$(cat "$OUT/settings" 2> /dev/null)" != "$SETTINGS" ]; then
     rm -f "$OUT/settings"

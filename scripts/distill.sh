@@ -42,39 +42,36 @@ PAIR=$SRC-$TGT MONO=${MONO:-}
 [ -e "$DATA/train.$PAIR.$SRC.idx" ] || fail "$DATA has no training set $PAIR"
 
 trap 'echo "distill.sh: interrupted; the same command goes on from here" >&2; exit 130' INT
-MADE_OF="$([ -z "$MONO" ] || cksum < "$MONO") filter ${FILTER:-1}"
+begin_translations "$DATA/train.$PAIR.$SRC.bin" "$VERIFIER" "$@"
+translate_in_shards "$DATA" "$SRC" "$TGT" "$VERIFIER" "$@"
+if [ -n "$MONO" ]; then
+    (
+        OUT=$OUT/more
+        begin_translations "$MONO" "$VERIFIER" "$@"
+        binarise_mono "$SRC" "$TGT"
+        translate_in_shards "$OUT/mono" "$SRC" "$TGT" "$VERIFIER" "$@"
+    )
+fi
+[ -z "$SHARD" ] || exit 0
+
+MADE_OF="$(cat "$OUT/shards/settings" ${MONO:+"$OUT/more/shards/settings"}) $SHARDS ${FILTER:-1}"
 if [ -d "$OUT/bin" ] && [ "$(cat "$OUT/made_of" 2> /dev/null)" = "$MADE_OF" ]; then
     echo "distilled already; data for train.sh: $OUT/bin"
     exit 0
 fi
 
-# distil DATA [FLAG...]: OUT/train.SRC and train.TGT, the training sources of DATA and their translations
-distil() {
-    local sentences
-    translate_in_shards "$1" "$SRC" "$TGT" "$VERIFIER" "${@:2}"
-    [ -z "$SHARD" ] || return 0
-    sentences=$(sentences_of "$1/train.$PAIR.$SRC")
+# write_text DATA: OUT/train.SRC and train.TGT, the training sources of DATA and their translations
+write_text() {
     translations
-    python "$ROOT/scripts/distilled_text.py" "${TRANSLATIONS[@]}" --sentences "$sentences" --source "$OUT/train.$SRC" --target "$OUT/train.$TGT" |
-        tee "$OUT/report.txt"
+    python "$ROOT/scripts/distilled_text.py" "${TRANSLATIONS[@]}" --sentences "$(sentences_of "$1/train.$PAIR.$SRC")" \
+        --source "$OUT/train.$SRC" --target "$OUT/train.$TGT" | tee "$OUT/report.txt"
 }
-make_out() {
-    mkdir -p "$OUT/shards" || fail "the folder for the distilled data (OUT) $OUT can't be made"
-}
-make_out
-distil "$DATA" "$@"
+write_text "$DATA"
 if [ -n "$MONO" ]; then
     (
         OUT=$OUT/more
-        make_out
-        same_settings "$OUT/settings" "$(cksum < "$MONO")" "$OUT was made from another MONO: remove it, or give another OUT"
-        binarise_mono "$SRC" "$TGT"
-        distil "$OUT/mono" "$@"
+        write_text "$OUT/mono"
     )
-fi
-[ -z "$SHARD" ] || exit 0
-
-if [ -n "$MONO" ]; then
     cat "$OUT/more/train.$SRC" >> "$OUT/train.$SRC"
     cat "$OUT/more/train.$TGT" >> "$OUT/train.$TGT"
 fi

@@ -13,6 +13,14 @@ left2right | fairseq) BEAM=${BEAM:-5} ;;
 esac
 MAX_LEN_A=${MAX_LEN_A:-1.5} MAX_LEN_B=${MAX_LEN_B:-10}
 
+# begin_translations TEXT MODEL [FLAG...]: OUT/shards, or an error if what is there is not this model's translation of this text
+begin_translations() {
+    mkdir -p "$OUT/shards" || fail "the folder for the data (OUT) $OUT can't be made"
+    same_settings "$OUT/shards/settings" \
+        "$(cksum < "$1") $(cksum < "$2") $(cat "$DATA/dict.$SRC.txt" "$DATA/dict.$TGT.txt" | cksum) $STRATEGY $BEAM $MAX_LEN_A $MAX_LEN_B ${*:3}" \
+        "$OUT/shards has translations of other text, by another model or with other options: remove it, or give another OUT"
+}
+
 # binarise_mono FROM TO: OUT/mono, the text MONO as the sources, in language FROM, of a training set for fairseq, with DATA's
 # dictionaries; and OUT/mono.FROM, its lines. Several parts may begin at once, each in a process of its own.
 binarise_mono() {

@@ -426,6 +426,8 @@ def test_distillation_by_parts_equals_distillation_at_once(demo_run: tuple[Path,
     assert len((tmp_path / "out/train.de").read_text(encoding="utf-8").splitlines()) == len(whole.splitlines())
     assert (tmp_path / "out/bin/valid.en-de.de.bin").is_file()
     assert "distilled already" in succeed("scripts/distill.sh", cwd=tmp_path, **given).stdout
+    another = {**given, "VERIFIER": str(folder / "demo/drafter/checkpoint_last.pt")}
+    assert "by another model or with other options" in error_line(run("scripts/distill.sh", cwd=tmp_path, **another))
 
     # more sources, behind those of the training set, which aren't translated anew
     target = (tmp_path / "out/train.de").read_text(encoding="utf-8")
@@ -439,7 +441,8 @@ def test_distillation_by_parts_equals_distillation_at_once(demo_run: tuple[Path,
     assert lines[:-6] == target.splitlines() and all(lines[-6:])
     assert len(make_dataset(str(tmp_path / "out/bin/train.en-de.de"), "mmap")) == len(lines)
     (tmp_path / "mono").write_text(encoded * 2, encoding="utf-8")
-    assert "more was made from another MONO" in error_line(run("scripts/distill.sh", cwd=tmp_path, **given))
+    message = error_line(run("scripts/distill.sh", cwd=tmp_path, **given))
+    assert "out/more/shards has translations of other text" in message
 
 
 def test_distillation_tells_what_is_wrong(tmp_path: Path) -> None:
