@@ -17,7 +17,8 @@ MAX_LEN_A=${MAX_LEN_A:-1.5} MAX_LEN_B=${MAX_LEN_B:-10}
 begin_translations() {
     mkdir -p "$OUT/shards" || fail "the folder for the data (OUT) $OUT can't be made"
     same_settings "$OUT/shards/settings" \
-        "$(cksum < "$1") $(cksum < "$2") $(cat "$DATA/dict.$SRC.txt" "$DATA/dict.$TGT.txt" | cksum) $STRATEGY $BEAM $MAX_LEN_A $MAX_LEN_B ${*:3}" \
+        "$(cksum < "$1") $(cksum < "$2") $(cat "$DATA/dict.$SRC.txt" "$DATA/dict.$TGT.txt" | cksum)
+$SRC $TGT $STRATEGY $BEAM $MAX_LEN_A $MAX_LEN_B ${*:3}" \
         "$OUT/shards has translations of other text, by another model or with other options: remove it, or give another OUT"
 }
 
