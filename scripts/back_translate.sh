@@ -57,9 +57,7 @@ for command in python fairseq-preprocess fairseq-generate; do
     need_fairseq "$command"
 done
 trap 'echo "back_translate.sh: interrupted; the same command goes on from here" >&2; exit 130' INT
-begin_translations "$MONO" "$MODEL" "$@"
-binarise_mono "$TGT" "$SRC"
-translate_in_shards "$OUT/mono" "$TGT" "$SRC" "$MODEL" "$@"
+translate_mono "$TGT" "$SRC" "$MODEL" "$@"
 [ -z "$SHARD" ] || exit 0
 
 SETTINGS="$(cat "$OUT/shards/settings")

@@ -47,9 +47,7 @@ translate_in_shards "$DATA" "$SRC" "$TGT" "$VERIFIER" "$@"
 if [ -n "$MONO" ]; then
     (
         OUT=$OUT/more
-        begin_translations "$MONO" "$VERIFIER" "$@"
-        binarise_mono "$SRC" "$TGT"
-        translate_in_shards "$OUT/mono" "$SRC" "$TGT" "$VERIFIER" "$@"
+        translate_mono "$SRC" "$TGT" "$VERIFIER" "$@"
     )
 fi
 [ -z "$SHARD" ] || exit 0

@@ -81,6 +81,13 @@ is_empty_part() {
     grep -q '^ZeroDivisionError' "$1.errors" && ! grep -q '^S-' "$1.tmp"
 }
 
+# translate_mono SOURCE_LANG TARGET_LANG MODEL [FLAG...]: the text MONO, which is in the source language
+translate_mono() {
+    begin_translations "$MONO" "$3" "${@:4}"
+    binarise_mono "$1" "$2"
+    translate_in_shards "$OUT/mono" "$@"
+}
+
 # translations: TRANSLATIONS, what the scripts that read them are told: where they are, what isn't there, what is to be left out
 translations() {
     local skipped
