@@ -26,6 +26,7 @@
 #               from the beginning of the validation set (200). checkpoint_best.pt goes by the loss all the same, unless the flags
 #               --best-checkpoint-metric accepted --maximize-best-checkpoint-metric are given.
 # INIT_PARTS    what it takes from the verifier: encoder (default) or all
+# KD=1          an ar_drafter learns VERIFIER's distributions at each token (--criterion kd_loss), not the tokens alone
 # LR, WARMUP, MAX_UPDATE, DROPOUT
 #               0.0005, 10000, 300000, 0.1 (wmt14); 0.001, 4000, 50000, 0.2 (wmt16 and low_resource, whose verifier has DROPOUT 0.3)
 # LABEL_SMOOTHING, WEIGHT_DECAY, CLIP_NORM, SEED   0.1, 0.01, 5, 1
@@ -83,7 +84,7 @@ low_resource)
 esac
 ROLE=${ROLE:-drafter}
 MAX_TOKENS=${MAX_TOKENS:-4096}
-LR_SCHEDULER=${LR_SCHEDULER:-inverse_sqrt}
+LR_SCHEDULER=${LR_SCHEDULER:-inverse_sqrt} LABEL_SMOOTHING=${LABEL_SMOOTHING:-0.1} KD=${KD:-0}
 CPU=${CPU:-0} SEED=${SEED:-1}
 MAX_POSITIONS=${MAX_POSITIONS:-1000}
 for variable in MAX_TOKENS UPDATE_TOKENS UPDATE_FREQ GPUS; do
@@ -143,7 +144,7 @@ NETWORK=(--encoder-layers "$ENCODER_LAYERS" --decoder-layers "$DECODER_LAYERS"
     --encoder-learned-pos --decoder-learned-pos --activation-fn gelu --share-all-embeddings)
 
 FLAGS=(--task translation_lev_modified
-    --label-smoothing "${LABEL_SMOOTHING:-0.1}" --dropout "$DROPOUT" --weight-decay "${WEIGHT_DECAY:-0.01}"
+    --dropout "$DROPOUT" --weight-decay "${WEIGHT_DECAY:-0.01}"
     --optimizer adam --adam-betas "${ADAM_BETAS:-(0.9, 0.999)}" --adam-eps "${ADAM_EPS:-1e-6}" --clip-norm "${CLIP_NORM:-5}"
     --lr "$LR" --lr-scheduler "$LR_SCHEDULER" --warmup-updates "$WARMUP"
     --max-update "$MAX_UPDATE" --max-tokens "$MAX_TOKENS" --update-freq "$UPDATE_FREQ"
@@ -154,26 +155,36 @@ inverse_sqrt) FLAGS+=(--warmup-init-lr 1e-7 --stop-min-lr 1e-9) ;;
 polynomial_decay) FLAGS+=(--total-num-update "$MAX_UPDATE") ;;
 esac
 
+[ "$KD" = 0 ] || [ "$ROLE" = ar_drafter ] || fail "KD is for ROLE=ar_drafter; leave it out with ROLE=$ROLE"
 FREEZE=()
 [ "${FREEZE_ENCODER:-0}" = 0 ] || FREEZE=(--freeze-encoder)
 case $ROLE in
 drafter)
     INIT_ARCH=block
     NETWORK+=(--src-embedding-copy --apply-bert-init "${FREEZE[@]}")
-    FLAGS+=(--arch "${ARCH:-block_6e6d512}" --criterion glat_loss --noise block_mask --block-size "${BLOCK:-25}"
+    FLAGS+=(--arch "${ARCH:-block_6e6d512}" --criterion glat_loss --label-smoothing "$LABEL_SMOOTHING"
+        --noise block_mask --block-size "${BLOCK:-25}"
         --blocks-per-sentence "${BLOCKS_PER_SENTENCE:-1}" --start-p "${START_P:-0.5}" --minus-p "${MINUS_P:-0.2}" --total-up "${TOTAL_UP:-$MAX_UPDATE}")
     ;;
 ar_drafter)
     INIT_ARCH=transformer_drafter
     NETWORK+=(--no-scale-embedding "${FREEZE[@]}")
-    FLAGS+=(--arch "${ARCH:-transformer_drafter}" --criterion label_smoothed_cross_entropy --noise no_noise)
+    FLAGS+=(--arch "${ARCH:-transformer_drafter}" --noise no_noise)
+    if [ "$KD" = 1 ]; then
+        need VERIFIER "the verifier's checkpoint (with KD=1)"
+        need_file "$VERIFIER" "the verifier (VERIFIER)"
+        FLAGS+=(--criterion kd_loss --kd-AR-path "$VERIFIER")
+    else
+        FLAGS+=(--criterion label_smoothed_cross_entropy --label-smoothing "$LABEL_SMOOTHING")
+    fi
     ;;
 verifier)
     [ ${#FREEZE[@]} = 0 ] || fail "FREEZE_ENCODER is for drafters; leave it out with ROLE=verifier"
     [ -z "${VALID_VERIFIER:-}" ] || fail "VALID_VERIFIER is for drafters; leave it out with ROLE=verifier"
     # Positions, activation and the scale of the embeddings are the drafter's, so that it can start from these weights.
     NETWORK+=(--no-scale-embedding)
-    FLAGS+=(--arch "${ARCH:-transformer}" --criterion label_smoothed_cross_entropy --noise no_noise)
+    FLAGS+=(--arch "${ARCH:-transformer}" --noise no_noise
+        --criterion label_smoothed_cross_entropy --label-smoothing "$LABEL_SMOOTHING")
     ;;
 *) fail "ROLE must be drafter, ar_drafter or verifier, not $ROLE" ;;
 esac

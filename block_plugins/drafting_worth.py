@@ -8,7 +8,7 @@ import torch
 from fairseq import utils
 from fairseq.logging import metrics
 
-from block_plugins import checkpoints, generation
+from block_plugins import generation
 from block_plugins.decoding.generator import Generator
 from block_plugins.decoding.statistics import Statistics
 
@@ -34,9 +34,7 @@ class DraftingWorth:
         """
         self.task = task
         self.lines = lines
-        generation.check_verifier(path, OPTION, task.src_dict, task.tgt_dict)
-        with torch.random.fork_rng(devices=[]):  # weights are drawn before the checkpoint's take their place
-            self.verifier: Any = checkpoints.load_model(path, OPTION, task).requires_grad_(False)
+        self.verifier = generation.load_verifier(path, OPTION, task)
 
     @torch.no_grad()
     def open(self, drafter: Any) -> None:

@@ -215,6 +215,15 @@ def check_verifier(path: str, option: str, source: Any, target: Any) -> None:
     _check_contents(state, path, option, source, target)
 
 
+def load_verifier(path: str, option: str, task: Any) -> Any:
+    """The verifier in a checkpoint, not to be trained, for something that trains: with no effect on random numbers.
+    Raises ``UserError`` where it doesn't fit ``task``.
+    """
+    check_verifier(path, option, task.src_dict, task.tgt_dict)
+    with torch.random.fork_rng(devices=[]):  # weights are drawn before the checkpoint's take their place
+        return checkpoints.load_model(path, option, task).requires_grad_(False)
+
+
 def _check_contents(state: dict[str, Any], path: str, option: str, source: Any, target: Any) -> None:
     """Raises ``UserError`` where a checkpoint isn't whole, or has other dictionaries."""
     checkpoints.check_whole(state, path, option)

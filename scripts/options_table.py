@@ -16,6 +16,7 @@ from fairseq.tasks.translation import TranslationConfig
 
 from block_plugins.criterions.dual_reconstruction_loss import DualReconstructionLossConfig
 from block_plugins.criterions.glat_loss import GlatLossConfig
+from block_plugins.criterions.kd_loss import KDLossConfig
 from block_plugins.models.block_nat import BlockNATConfig
 from block_plugins.models.dual_transformer import DualTransformerConfig
 from block_plugins.models.transformer_drafter import TransformerDrafterConfig
@@ -35,6 +36,7 @@ PARTS: dict[str, tuple[type, type | None]] = {
         TranslationConfig,
     ),
     "`--criterion glat_loss`": (GlatLossConfig, None),
+    "`--criterion kd_loss`": (KDLossConfig, None),
     "`--arch block`, `block_base`, `block_6e6d512`: besides those of fairseq's Transformer": (BlockNATConfig, None),
     "`--arch transformer_drafter`: besides those of fairseq's Transformer": (TransformerDrafterConfig, None),
     "`--task dual_translation`": (DualTranslationConfig, TranslationConfig),
@@ -56,6 +58,7 @@ SOURCES = {
     "confidence_threshold": "DISCO, arXiv 2405.04304",
     "apply_bert_init": "fairseq",
     "label_smoothing": "Szegedy et al. 2016",
+    "kd_AR_path": "Kim and Rush 2016",
     "kd_temperature": "Hinton et al. 2015",
     "kd_weight": "Hinton et al. 2015",
     "pseudo_tag": "Caswell et al. 2019",

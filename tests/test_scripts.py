@@ -236,6 +236,24 @@ def test_train_an_autoregressive_drafter(stand_in: Path, tmp_path: Path) -> None
     assert not given.keys() & {"--src-embedding-copy", "--apply-bert-init", "--block-size"}
 
 
+def test_train_a_drafter_on_distributions(stand_in: Path, tmp_path: Path) -> None:
+    (tmp_path / "save").mkdir()
+    (tmp_path / "v.pt").touch()
+    with zipfile.ZipFile(tmp_path / "save" / "checkpoint_last.pt", "w") as archive:  # a training that goes on
+        archive.writestr("data", "update 10")
+    given = flags(stand_in, tmp_path, ROLE="ar_drafter", KD="1", VERIFIER="v.pt")
+    assert (given["--criterion"], given["--kd-AR-path"]) == ("kd_loss", "v.pt")
+    assert "--label-smoothing" not in given
+
+    def error(**variables: str) -> str:
+        variables |= {"PYTHON_BIN": str(stand_in), "DATA": str(stand_in), "SAVE_DIR": "save", "KD": "1"}
+        return error_line(run("train.sh", cwd=tmp_path, **variables))
+
+    assert "VERIFIER is not set: the verifier's checkpoint (with KD=1)" in error(ROLE="ar_drafter")
+    assert "(VERIFIER) gone.pt does not exist" in error(ROLE="ar_drafter", VERIFIER="gone.pt")
+    assert "KD is for ROLE=ar_drafter; leave it out with ROLE=drafter" in error(VERIFIER="v.pt")
+
+
 def test_train_measures_with_the_verifier_that_is_there(stand_in: Path, tmp_path: Path) -> None:
     (tmp_path / "save").mkdir()
     with zipfile.ZipFile(tmp_path / "save" / "checkpoint_last.pt", "w") as archive:  # a training that goes on

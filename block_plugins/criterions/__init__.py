@@ -2,3 +2,4 @@
 
 from block_plugins.criterions import dual_reconstruction_loss as dual_reconstruction_loss
 from block_plugins.criterions import glat_loss as glat_loss
+from block_plugins.criterions import kd_loss as kd_loss

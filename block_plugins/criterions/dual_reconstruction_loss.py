@@ -27,7 +27,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from fairseq import utils
 from fairseq.criterions import FairseqCriterion, register_criterion
 from fairseq.dataclass import FairseqDataclass
@@ -36,6 +35,7 @@ from torch import Tensor
 
 from block_plugins import noise
 from block_plugins.distributed import unwrapped
+from block_plugins.divergence import check_temperature, divergence
 from block_plugins.dual_batches import DirectedBatch, reconstruction
 from block_plugins.errors import UserError
 from block_plugins.models.block_nat import BlockNATModel
@@ -66,8 +66,7 @@ class DualReconstructionLoss(FairseqCriterion):
         super().__init__(task)
         if not 0.0 <= label_smoothing < 1.0:
             raise UserError(f"--label-smoothing must be at least 0 and below 1, not {label_smoothing}")
-        if not kd_temperature > 0.0:
-            raise UserError(f"--kd-temperature must be more than 0, not {kd_temperature}")
+        check_temperature(kd_temperature)
         if not hasattr(task, "directions"):
             raise UserError("--criterion dual_reconstruction_loss needs --task dual_translation")
         self.label_smoothing = label_smoothing
@@ -104,7 +103,8 @@ class DualReconstructionLoss(FairseqCriterion):
             kind, way = name.split("_")
             scored = targets[name].ne(self.padding_idx)
             if kind == "kd":
-                sums[name] = self._divergence(logits[f"ce_{way}"], logits[name], scored)
+                teacher = _at(logits[f"ce_{way}"], scored)
+                sums[name] = divergence(teacher, _at(logits[name], scored), self.temperature)
             else:
                 predicted = _at(logits[name], scored)
                 sums[name], nll = smoothed_cross_entropy(predicted, targets[name][scored], self.label_smoothing)
@@ -140,18 +140,6 @@ class DualReconstructionLoss(FairseqCriterion):
         )
         inputs = {**batch.inputs(), "prev_output_tokens": corrupted.prev_output_tokens, "target": corrupted.target}
         return inputs, corrupted.target
-
-    def _divergence(self, teacher: Tensor, student: Tensor, scored: Tensor) -> Tensor:
-        """The sum of KL(teacher || student) over the positions that are ``scored`` ``[B, W]``.
-
-        ``teacher [B, T, V]``, a constant, and ``student [B, W, V]``, or ``[N, V]`` at the N scored positions, are
-        logits.
-        """
-        wanted, got = (
-            F.log_softmax(logits / self.temperature, dim=-1, dtype=torch.promote_types(logits.dtype, torch.float32))
-            for logits in (_at(teacher.detach(), scored), _at(student, scored))
-        )
-        return F.kl_div(got, wanted, log_target=True, reduction="sum") * self.temperature**2
 
     @classmethod
     def reduce_metrics(cls, logging_outputs: list[dict[str, Any]]) -> None:
