@@ -31,7 +31,7 @@ DOCS = (
 )
 WITHOUT_COMMANDS = ("docs/how-it-works.md", "docs/options.md", "docs/guarantees.md", "docs/results.md")
 SMALL = {
-    **{"LAYERS": "1", "EMBED_DIM": "32", "HEADS": "2", "MAX_POSITIONS": "256", "MAX_TOKENS": "2000", "WARMUP": "1"},
+    **{"LAYERS": "1", "EMBED_DIM": "32", "HEADS": "2", "MAX_POSITIONS": "256", "MAX_TOKENS": "9000", "WARMUP": "1"},
     **{
         "UPDATE_FREQ": "1",
         "MAX_UPDATE": "2",
