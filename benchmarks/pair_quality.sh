@@ -59,13 +59,17 @@ for row in $ROWS; do
     esac
     # of a row of the scores the first figure
     scores=$(awk 'NR > 1 && NR < 6 { for (i = 1; $i !~ /^[0-9.]+$/; i++); printf " %s |", $i }' "$WORK/$row.scores")
-    python - "$WORK/greedy" <(generate_lines H "$WORK/$row.log") "$WORK/$row.json" "| $name |$scores" << 'END'
+    PYTHONPATH=$ROOT/scripts python - "$WORK/greedy" <(generate_lines H "$WORK/$row.log") "$WORK/$row.json" "| $name |$scores" << 'END'
 import json
 import sys
+from pathlib import Path
 
-greedy, found = (open(path, encoding="utf-8").read().split("\n")[:-1] for path in sys.argv[1:3])
-same = sum(one == other for one, other in zip(greedy, found, strict=True)) / len(greedy)
-statistics = json.load(open(sys.argv[3], encoding="utf-8"))
+from demo_table import differing
+from score_table import read_lines
+
+greedy, found = (read_lines(Path(path)) for path in sys.argv[1:3])
+same = 1 - len(differing(greedy, found)) / len(greedy)
+statistics = json.loads(Path(sys.argv[3]).read_text(encoding="utf-8"))
 cells = [f"{same:.1%}".replace("%", " %")]
 for name in ("accepted_per_iteration", "alpha"):
     cells.append("" if statistics.get(name) is None else f"{statistics[name]:.2f}")

@@ -23,8 +23,8 @@ import warm_tools
 from fairseq.data import Dictionary
 from fairseq_tools import REPOSITORY, script_environment
 
-# in this order: some leave what others go on with, as they do for a person who reads them in turn
 CARD = "checkpoints/demo.en-de/README.md"
+# in this order: some leave what others go on with, as they do for a person who reads them in turn
 DOCS = (
     *("docs/training.md", "docs/low-resource.md", "README.md", "docs/performance.md"),
     *("docs/from-the-authors-scripts.md", CARD),
